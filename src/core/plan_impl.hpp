@@ -1,0 +1,49 @@
+// What a Plan holds, and what a backend must offer to be one: three functions behind a plain table, so that
+// core knows no backend by name except in src/core/registry.cpp. Tested in tests/unit/plan_test.cpp.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <attn/plan.hpp>
+
+namespace attn {
+
+// Base of a backend's own decisions; derived in src/cpu and src/cuda.
+struct BackendPlan {
+  virtual ~BackendPlan() = default;
+  std::string kernel;               // e.g. "cpu:avx3"
+  std::size_t workspace_bytes = 0;
+  std::int64_t num_splits = 1;
+  std::vector<std::string> notes;   // lines of explain(), "name: value"
+};
+
+inline namespace v1 {
+struct PlanImpl {
+  Problem problem;
+  PlanOptions options;
+  Backend backend = Backend::kCpu;  // never kAuto
+  std::unique_ptr<BackendPlan> backend_plan;
+  std::vector<BackendSupport> considered;  // every backend, with the reason where it was not taken
+};
+}  // namespace v1
+
+namespace core {
+
+struct BackendEntry {
+  Backend backend;
+  // Whether this build and machine can do a *validated* problem; the message says why not.
+  Status (*support)(const Problem&, const PlanOptions&);
+  Status (*plan)(const Problem&, const PlanOptions&, std::unique_ptr<BackendPlan>*);
+  // Tensors have passed validate(); the workspace is large enough and aligned.
+  Status (*run)(const PlanImpl&, const Tensors&, void* workspace, void* stream);
+  bool metadata_on_host;  // whether lengths and page tables are host memory, and so checked before a run
+};
+
+// In order of preference for Backend::kAuto.
+[[nodiscard]] const std::vector<BackendEntry>& backends();
+
+}  // namespace core
+}  // namespace attn

@@ -1,0 +1,42 @@
+// Which keys a query row sees, and the masking of one block of logits: by selection, never by arithmetic, so
+// that NaN in a masked key has no influence (contract rule 6). Tested by the conformance shapes and by
+// tests/kernels (tile edges, poisoned keys).
+#pragma once
+
+#include <cutlass/cutlass.h>
+
+#include "cuda/device/layouts.hpp"
+#include "cuda/params.h"
+#include "cuda/sm90/config.hpp"
+
+namespace attn::device {
+
+// Keys [0, key_end) are visible to query row i.
+template <sm90::Mask kMask>
+__host__ __device__ __forceinline__ int key_end(const cuda::ForwardParams& params, int row) {
+  if constexpr (kMask == sm90::Mask::kCausal) {
+    const int end = row + params.causal_offset + 1;
+    return end < params.seqlen_kv ? end : params.seqlen_kv;  // may be negative: nothing is visible
+  } else {
+    return params.seqlen_kv;
+  }
+}
+
+// scores: a (row half, (pair, group)) view; limits: for each row half, how many of the block's columns are
+// visible, less the thread's own column offset 2·(lane % 4), so that each test is against a constant.
+template <class Scores>
+__device__ __forceinline__ void mask_block(Scores& scores, const int (&limits)[2]) {
+  CUTE_UNROLL
+  for (int r = 0; r < 2; ++r) {
+    CUTE_UNROLL
+    for (int n = 0; n < decltype(cute::size<1, 1>(scores))::value; ++n) {
+      CUTE_UNROLL
+      for (int e = 0; e < 2; ++e) {
+        auto& s = scores(r, cute::make_coord(e, n));
+        s = (8 * n + e < limits[r]) ? s : -INFINITY;
+      }
+    }
+  }
+}
+
+}  // namespace attn::device

@@ -1,0 +1,147 @@
+// The online softmax between the two products, in two forms with one face. Both keep, for a thread's two rows,
+// a reference in log2 units and the sum of 2^(s·c − reference) over the columns the thread holds, c > 0.
+//   classic:     the reference is the running maximum of each block, as in FlashAttention.
+//   speculative: the reference is taken from a tile's first block, with a margin, and kept until a block's sum
+//                says that it no longer fits (docs/kernels/sm90_forward.md has the argument for exactness).
+// Tested by tests/kernels on plain, growing, drifting and empty rows, and by the conformance shapes.
+#pragma once
+
+#include "cuda/device/layouts.hpp"
+#include "cuda/device/ptx.hpp"
+#include "cuda/sm90/config.hpp"
+
+namespace attn::device {
+
+// A row that has seen nothing. Not −inf: −inf − (−inf) is NaN, and a later visible key must exceed it.
+inline constexpr float kNothingSeen = -1e30f;
+
+// How far the reference stands above the maximum, and the sum of one thread's share of a row's block up to
+// which a block is kept. bf16 has fp32's range: P may be scaled by 2^-16 at no loss; after a redo 2^-64, so
+// that growing rows redo seldom (the epilogue watches for values of V too small for that: kWideMarginFloor).
+// fp16: P must stay below 2^16 and loses bits below 2^-14, so there is no margin.
+template <bool kBFloat16>
+struct Margins;
+template <>
+struct Margins<true> {
+  static constexpr float kFirst = 16.0f;
+  static constexpr float kRedo = 64.0f;
+  static constexpr float kThreshold = 0x1p24f;
+};
+template <>
+struct Margins<false> {
+  static constexpr float kFirst = 0.0f;
+  static constexpr float kRedo = 0.0f;
+  static constexpr float kThreshold = 0x1p15f;
+};
+// A row of unnormalised O whose absolute sum is below this after a redo may have lost bits to underflow.
+inline constexpr float kWideMarginFloor = 0x1p-104f;
+
+__device__ __forceinline__ float quad_max(float x) {
+  x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
+  return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
+}
+
+__device__ __forceinline__ float quad_sum(float x) {
+  x += __shfl_xor_sync(0xffffffffu, x, 1);
+  return x + __shfl_xor_sync(0xffffffffu, x, 2);
+}
+
+template <sm90::Softmax kForm, bool kBFloat16>
+struct OnlineSoftmax {
+  float scale;         // c
+  float reference[2];  // log2 units, the same in the four lanes of a row
+  float row_sum[2];    // this thread's columns only
+  bool wide_margin;    // speculative: a redo has raised a reference by Margins::kRedo
+
+  using Margin = Margins<kBFloat16>;
+
+  template <class Scores>
+  __device__ __forceinline__ static float thread_max(Scores const& scores, int r, float start) {
+    float m = start;
+    CUTE_UNROLL
+    for (int n = 0; n < decltype(cute::size<1, 1>(scores))::value; ++n) {
+      m = fmaxf(m, fmaxf(scores(r, cute::make_coord(0, n)), scores(r, cute::make_coord(1, n))));
+    }
+    return m;
+  }
+
+  // p: (pairs of row half r, group n) as packed words, index r + 2·n: the order of the accumulator.
+  template <class Scores, class Packed>
+  __device__ __forceinline__ void exponentials(Scores const& scores, Packed& p, float (&sums)[2]) const {
+    constexpr int kGroups = decltype(cute::size<1, 1>(scores))::value;
+    sums[0] = sums[1] = 0.0f;
+    CUTE_UNROLL
+    for (int n = 0; n < kGroups; ++n) {
+      CUTE_UNROLL
+      for (int r = 0; r < 2; ++r) {
+        const float p0 = exp2_approx(fmaf(scores(r, cute::make_coord(0, n)), scale, -reference[r]));
+        const float p1 = exp2_approx(fmaf(scores(r, cute::make_coord(1, n)), scale, -reference[r]));
+        sums[r] += p0 + p1;
+        p(r + 2 * n) = pack_pair<kBFloat16>(p0, p1);
+      }
+    }
+  }
+
+  // A tile's first block: sets reference and sum.
+  template <class Scores, class Packed>
+  __device__ __forceinline__ void first_block(Scores const& scores, Packed& p) {
+    CUTE_UNROLL
+    for (int r = 0; r < 2; ++r) {
+      const float top = fmaxf(quad_max(thread_max(scores, r, -INFINITY)) * scale, kNothingSeen);
+      reference[r] = kForm == sm90::Softmax::kSpeculative ? top + Margin::kFirst : top;
+    }
+    wide_margin = false;
+    exponentials(scores, p, row_sum);
+  }
+
+  // Classic, part 1: the new maximum, and the factors that bring earlier sums and O to it.
+  template <class Scores>
+  __device__ __forceinline__ void raise_reference(Scores const& scores, float (&rescale)[2]) {
+    CUTE_UNROLL
+    for (int r = 0; r < 2; ++r) {
+      const float top = fmaxf(quad_max(thread_max(scores, r, -INFINITY)) * scale, reference[r]);
+      rescale[r] = exp2_approx(reference[r] - top);
+      row_sum[r] *= rescale[r];
+      reference[r] = top;
+    }
+  }
+
+  template <class Output>
+  __device__ __forceinline__ static void rescale_output(Output& o, const float (&factor)[2]) {
+    CUTE_UNROLL
+    for (int r = 0; r < 2; ++r) {
+      CUTE_UNROLL
+      for (int n = 0; n < decltype(cute::size<1, 1>(o))::value; ++n) {
+        o(r, cute::make_coord(0, n)) *= factor[r];
+        o(r, cute::make_coord(1, n)) *= factor[r];
+      }
+    }
+  }
+
+  // Speculative: P of a later block under the reference that stands; redone, with O and the sums brought to a
+  // new reference, where any row of the warp has outgrown it (the test is written so that NaN fails it too).
+  template <class Scores, class Packed, class Output>
+  __device__ __forceinline__ void later_block(Scores const& scores, Packed& p, Output& o) {
+    float sums[2];
+    exponentials(scores, p, sums);
+    const bool fits = sums[0] <= Margin::kThreshold && sums[1] <= Margin::kThreshold;
+    if (__any_sync(0xffffffffu, !fits)) {
+      float rescale[2];
+      CUTE_UNROLL
+      for (int r = 0; r < 2; ++r) {
+        const float top = quad_max(thread_max(scores, r, -INFINITY)) * scale;
+        const float raised = top > reference[r] ? top + Margin::kRedo : reference[r];
+        rescale[r] = exp2_approx(reference[r] - raised);
+        row_sum[r] *= rescale[r];
+        reference[r] = raised;
+      }
+      wide_margin = true;
+      rescale_output(o, rescale);
+      exponentials(scores, p, sums);
+    }
+    row_sum[0] += sums[0];
+    row_sum[1] += sums[1];
+  }
+};
+
+}  // namespace attn::device

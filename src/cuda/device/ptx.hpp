@@ -1,0 +1,30 @@
+// Instructions that CuTe has no name for, each a line of inline PTX. Contract: what the PTX ISA says of them.
+#pragma once
+
+#include <cstdint>
+
+namespace attn::device {
+
+// 2^x: ex2.approx.ftz.f32, error 2 ulp, ex2(-inf) = +0, ex2(NaN) = NaN (PTX ISA, ex2).
+__device__ __forceinline__ float exp2_approx(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// Two floats to a packed pair, each rounded to nearest even; `low` lands in the lower half.
+template <bool kBFloat16>
+__device__ __forceinline__ std::uint32_t pack_pair(float low, float high) {
+  std::uint32_t packed;
+  if constexpr (kBFloat16) {
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+  } else {
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+  }
+  return packed;
+}
+
+// Keeps the compiler from moving memory accesses across a barrier wait whose asm does not say "memory".
+__device__ __forceinline__ void compiler_fence() { asm volatile("" ::: "memory"); }
+
+}  // namespace attn::device

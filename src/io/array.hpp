@@ -81,8 +81,9 @@ struct Array {
 // "(2, 3, 4)", "(5,)", "()": as Python writes a shape.
 [[nodiscard]] std::string shape_string(std::span<const std::int64_t> shape);
 
-// The product of the sizes times element_bytes; nothing where a size is negative or the product passes 2⁶³−1.
-// A shape with a 0 in it gives 0 whatever the others are.
+// The product of the sizes times element_bytes; 0 where a size is 0. Nothing where a size is negative, or
+// where the product of the sizes other than 0 passes 2⁶³ − 1: so strides computed from a shape cannot
+// overflow.
 [[nodiscard]] std::optional<std::int64_t> checked_bytes(std::span<const std::int64_t> shape,
                                                         std::size_t element_bytes) noexcept;
 

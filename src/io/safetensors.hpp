@@ -56,12 +56,13 @@ class SafetensorsFile {
   std::shared_ptr<const Source> source_;
   std::int64_t data_begin_ = 0;  // of the data section in the file
   std::vector<TensorInfo> tensors_;
+  std::vector<std::size_t> by_name_;  // indices into tensors_, sorted by name
   Metadata metadata_;
 };
 
-// Tensors keep their order; names must be non-empty, distinct and UTF-8. The data section begins at a
-// multiple of 8 and wider types come first only if the caller orders them so. Appears by rename, as write_npy
-// does.
+// Names must be distinct, UTF-8 and not "__metadata__". The data section begins at a multiple of 8 and holds
+// the wider types first (else the caller's order), so every tensor is aligned to its elements. The file
+// appears by rename, as that of write_npy does.
 Status write_safetensors(const std::string& path, std::span<const Array> tensors, const Metadata& metadata);
 
 }  // namespace attn::io

@@ -2,7 +2,7 @@
 """Recomputes the attention of every layer of a sample in float64 and compares it with the stored O.
 
 Contract: prints one line per layer; exit 0 if all lie within the bound, 1 if one does not, 2 if a file cannot
-be read or holds no layer. NumPy only. The bound is what storing in fp32 alone can cause (see row_bound).
+be read or holds no layer, or NumPy is missing. The bound is what storing in fp32 alone can cause (see row_bound).
 Usage: check_sample.py [FILE ...]; without one, every .safetensors of samples/.
 """
 
@@ -11,7 +11,11 @@ import re
 import struct
 import sys
 
-import numpy as np
+try:
+    import numpy as np
+except ImportError:
+    print("check_sample.py: needs NumPy (Debian: python3-numpy)", file=sys.stderr)
+    sys.exit(2)
 
 import safetensors_file
 from attention import attention

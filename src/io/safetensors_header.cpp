@@ -390,6 +390,11 @@ bool parse_safetensors_header(std::string_view text, std::int64_t data_bytes, Sa
     *error = "header: a JSON object is needed, it does not begin with '{'";
     return false;
   }
+  // The JSON parser takes a NUL for the end of its input and would let pass whatever comes after it.
+  if (const std::size_t nul = text.find('\0'); nul != text.npos) {
+    *error = fmt::format("header: malformed JSON: a NUL at byte {}", nul);
+    return false;
+  }
   Handler handler(header, error);
   if (!Json::sax_parse(text.begin(), text.end(), &handler)) {
     if (error->empty()) {

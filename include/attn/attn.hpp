@@ -3,14 +3,13 @@
 // Tested in tests/unit and tests/consumer.
 #pragma once
 
-#include <cstdint>
-#include <span>
-
 #include <attn/plan.hpp>
 #include <attn/problem.hpp>
 #include <attn/status.hpp>
 #include <attn/tensor.hpp>
 #include <attn/version.hpp>
+#include <cstdint>
+#include <span>
 
 namespace attn::inline v1 {
 
@@ -22,7 +21,7 @@ struct ForwardOptions {
   std::int64_t window_left = -1;
   std::int64_t window_right = -1;
   float softcap = 0.0F;
-  const float* sinks = nullptr;         // heads_q logits
+  const float* sinks = nullptr;  // heads_q logits
   bool lse_with_sink = true;
   const float* alibi_slopes = nullptr;  // heads_q slopes
   TensorView lse;                       // absent: not computed

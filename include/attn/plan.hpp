@@ -3,21 +3,21 @@
 // device. Tested in tests/unit/plan_test.cpp and by every conformance test.
 #pragma once
 
+#include <attn/export.hpp>
+#include <attn/problem.hpp>
+#include <attn/status.hpp>
+#include <attn/tensor.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include <attn/export.hpp>
-#include <attn/problem.hpp>
-#include <attn/status.hpp>
-#include <attn/tensor.hpp>
-
 namespace attn::inline v1 {
 
 enum class Backend : std::int32_t {
-  kAuto = 0,  // the GPU where one is usable and can do the problem, else the CPU; explain() says which and why
+  kAuto =
+      0,  // the GPU where one is usable and can do the problem, else the CPU; explain() says which and why
   kCpu = 1,
   kCuda = 2,
 };
@@ -28,14 +28,15 @@ struct PlanOptions {
   Backend backend = Backend::kAuto;
   int device = 0;   // CUDA device ordinal
   int threads = 0;  // CPU: at most so many threads; 0: as many as CPU affinity and container quota allow
-  std::string cpu_level;  // CPU: a SIMD level of cpu_levels(); empty: environment ATTN_CPU_LEVEL, else the best
+  std::string
+      cpu_level;  // CPU: a SIMD level of cpu_levels(); empty: environment ATTN_CPU_LEVEL, else the best
 };
 
 // What one run reads and writes. Shapes are checked against the plan's Problem before anything is written.
 // Every pointer is host memory for the CPU backend and device memory for the CUDA backend.
 struct Tensors {
-  TensorView q;    // (batch, seqlen_q, heads_q, head_dim_qk), or (1, total_q, …) with varlen_q
-  TensorView k;    // (batch, seqlen_kv, heads_kv, head_dim_qk), (1, total_kv, …), or (num_pages, page_size, …)
+  TensorView q;  // (batch, seqlen_q, heads_q, head_dim_qk), or (1, total_q, …) with varlen_q
+  TensorView k;  // (batch, seqlen_kv, heads_kv, head_dim_qk), (1, total_kv, …), or (num_pages, page_size, …)
   TensorView v;    // as k, with head_dim_v
   TensorView o;    // as q, with head_dim_v; written
   TensorView lse;  // fp32 (batch, heads_q, seqlen_q, 1), or (1, heads_q, total_q, 1) with varlen_q; written
@@ -100,7 +101,8 @@ ATTN_API Status validate(const Problem& problem);
 ATTN_API Status validate(const Problem& problem, const Tensors& tensors, bool metadata_on_host);
 
 // Every backend of this build, with a sentence for each that cannot.
-[[nodiscard]] ATTN_API std::vector<BackendSupport> support(const Problem& problem, const PlanOptions& options = {});
+[[nodiscard]] ATTN_API std::vector<BackendSupport> support(const Problem& problem,
+                                                           const PlanOptions& options = {});
 
 ATTN_API Status make_plan(const Problem& problem, const PlanOptions& options, Plan* plan);
 

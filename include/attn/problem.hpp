@@ -3,14 +3,13 @@
 // Tested in tests/unit/problem_test.cpp.
 #pragma once
 
+#include <attn/export.hpp>
+#include <attn/status.hpp>
+#include <attn/tensor.hpp>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
-
-#include <attn/export.hpp>
-#include <attn/status.hpp>
-#include <attn/tensor.hpp>
 
 namespace attn::inline v1 {
 
@@ -50,11 +49,11 @@ struct Problem {
   bool alibi = false;              // Tensors::alibi_slopes: s ← s + slope · (j − i − off)
 
   // Variable lengths: sequences packed along the seqlen axis of a tensor whose batch axis is 1.
-  bool varlen_q = false;       // Tensors::cu_seqlens_q; Q and O are (1, total_q, heads_q, ·)
-  bool varlen_kv = false;      // Tensors::cu_seqlens_kv; K and V are (1, total_kv, heads_kv, ·)
-  std::int64_t total_q = 0;    // rows of the packed Q (only with varlen_q); may exceed what cu_seqlens uses
-  std::int64_t total_kv = 0;   // rows of the packed K and V (only with varlen_kv)
-  bool seqused_kv = false;     // Tensors::seqused_kv: the first so many keys of each sequence exist
+  bool varlen_q = false;      // Tensors::cu_seqlens_q; Q and O are (1, total_q, heads_q, ·)
+  bool varlen_kv = false;     // Tensors::cu_seqlens_kv; K and V are (1, total_kv, heads_kv, ·)
+  std::int64_t total_q = 0;   // rows of the packed Q (only with varlen_q); may exceed what cu_seqlens uses
+  std::int64_t total_kv = 0;  // rows of the packed K and V (only with varlen_kv)
+  bool seqused_kv = false;    // Tensors::seqused_kv: the first so many keys of each sequence exist
 
   // Paged K/V: K and V are (num_pages, page_size, heads_kv, ·), Tensors::page_table says which.
   std::int64_t page_size = 0;  // 0: not paged
@@ -81,7 +80,7 @@ struct Problem {
 
 // The problem as one line, such as "b2 hq32 hk8 sq4096 sk4096 d128 bf16 causal=br window=512,0".
 // Grammar and every token: docs/problem-string.md. Fields at their defaults are left out, except sizes and
-// dtype. parse(to_string(p)) == p for every p.
+// dtype. parse(to_string(p)) == p for every p that validates.
 [[nodiscard]] ATTN_API std::string to_string(const Problem& problem);
 // Unknown, repeated or malformed tokens are an error that quotes the token. Parsing does not validate.
 ATTN_API Status parse(std::string_view text, Problem* problem);

@@ -3,11 +3,10 @@
 // Tested in tests/unit/status_test.cpp and tests/negative.
 #pragma once
 
+#include <attn/export.hpp>
 #include <cstdint>
 #include <string>
 #include <utility>
-
-#include <attn/export.hpp>
 
 namespace attn::inline v1 {
 

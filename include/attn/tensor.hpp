@@ -4,10 +4,9 @@
 #pragma once
 
 #include <array>
+#include <attn/export.hpp>
 #include <cstddef>
 #include <cstdint>
-
-#include <attn/export.hpp>
 
 namespace attn::inline v1 {
 

@@ -4,17 +4,16 @@
 #pragma once
 
 #include <algorithm>
-#include <cstdint>
-
 #include <attn/plan.hpp>
+#include <cstdint>
 
 namespace attn::core {
 
 // One sequence of the batch, after an append (seqlen_kv counts the appended keys).
 struct Sequence {
-  std::int64_t batch = 0;      // index b
-  std::int64_t q_batch = 0;    // index along the batch axis of q, o, lse (0 with varlen_q)
-  std::int64_t q_begin = 0;    // first row along their seqlen axis
+  std::int64_t batch = 0;    // index b
+  std::int64_t q_batch = 0;  // index along the batch axis of q, o, lse (0 with varlen_q)
+  std::int64_t q_begin = 0;  // first row along their seqlen axis
   std::int64_t seqlen_q = 0;
   std::int64_t kv_batch = 0;   // index along the batch axis of k, v (0 with varlen_kv; unused if paged)
   std::int64_t kv_begin = 0;   // first row along their seqlen axis

@@ -3,11 +3,10 @@
 // pattern in tests/unit/numeric_test.cpp.
 #pragma once
 
+#include <attn/tensor.hpp>
 #include <bit>
 #include <cstdint>
 #include <cstring>
-
-#include <attn/tensor.hpp>
 
 namespace attn::core {
 
@@ -82,9 +81,12 @@ inline void store_element(void* data, DType dtype, std::int64_t offset, float va
 // The value after a round trip through the dtype.
 [[nodiscard]] constexpr float round_to(DType dtype, float value) noexcept {
   switch (dtype) {
-    case DType::kFloat16: return fp16_to_float(float_to_fp16(value));
-    case DType::kBFloat16: return bf16_to_float(float_to_bf16(value));
-    case DType::kFloat32: break;
+    case DType::kFloat16:
+      return fp16_to_float(float_to_fp16(value));
+    case DType::kBFloat16:
+      return bf16_to_float(float_to_bf16(value));
+    case DType::kFloat32:
+      break;
   }
   return value;
 }

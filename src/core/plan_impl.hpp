@@ -2,22 +2,21 @@
 // core knows no backend by name except in src/core/registry.cpp. Tested in tests/unit/plan_test.cpp.
 #pragma once
 
+#include <attn/plan.hpp>
 #include <cstddef>
 #include <memory>
 #include <string>
 #include <vector>
-
-#include <attn/plan.hpp>
 
 namespace attn {
 
 // Base of a backend's own decisions; derived in src/cpu and src/cuda.
 struct BackendPlan {
   virtual ~BackendPlan() = default;
-  std::string kernel;               // e.g. "cpu:avx3"
+  std::string kernel;  // e.g. "cpu:avx3"
   std::size_t workspace_bytes = 0;
   std::int64_t num_splits = 1;
-  std::vector<std::string> notes;   // lines of explain(), "name: value"
+  std::vector<std::string> notes;  // lines of explain(), "name: value"
 };
 
 inline namespace v1 {

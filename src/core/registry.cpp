@@ -1,0 +1,22 @@
+// The only place where core names its backends. Tested in tests/unit/plan_test.cpp.
+#include "core/plan_impl.hpp"
+#include "cpu/cpu_backend.hpp"
+
+namespace attn::core {
+
+const std::vector<BackendEntry>& backends() {
+  static const std::vector<BackendEntry> entries{
+      {Backend::kCpu, &cpu::support, &cpu::plan, &cpu::run, true},
+  };
+  return entries;
+}
+
+}  // namespace attn::core
+
+namespace attn::inline v1 {
+
+std::vector<CpuLevel> cpu_levels() {
+  return cpu::levels();
+}
+
+}  // namespace attn::inline v1

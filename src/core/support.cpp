@@ -1,0 +1,31 @@
+// Which backends can do a problem, with a sentence for each that cannot. Tested in tests/unit/plan_test.cpp
+// and tests/negative.
+#include <attn/plan.hpp>
+
+#include "core/plan_impl.hpp"
+
+namespace attn::inline v1 {
+namespace {
+
+constexpr Backend kBackends[] = {Backend::kCuda, Backend::kCpu};
+
+}  // namespace
+
+std::vector<BackendSupport> support(const Problem& problem, const PlanOptions& options) {
+  const Status valid = validate(problem);
+  std::vector<BackendSupport> result;
+  for (const Backend backend : kBackends) {
+    BackendSupport entry{backend, false, "not part of this build"};
+    for (const core::BackendEntry& candidate : core::backends()) {
+      if (candidate.backend == backend) {
+        const Status status = valid.ok() ? candidate.support(problem, options) : valid;
+        entry.supported = status.ok();
+        entry.reason = status.message();
+      }
+    }
+    result.push_back(std::move(entry));
+  }
+  return result;
+}
+
+}  // namespace attn::inline v1

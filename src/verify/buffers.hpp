@@ -1,0 +1,81 @@
+// Host memory for one case: inputs and metadata made from the seed, outputs full of poison, every block
+// between guard zones. A runner for another memory copies blocks() there whole and rebases the views. Tested
+// in tests/conformance/buffers_test.cpp.
+#pragma once
+
+#include <attn/plan.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "verify/case.hpp"
+
+namespace attn::verify {
+
+inline constexpr std::size_t kGuardBytes = 4096;  // on each side of every block
+
+// One allocation: guard, payload, guard. The payload starts at a multiple of 64 bytes, or `offset` elements
+// after.
+class Block {
+ public:
+  Block() = default;
+  Block(std::string name, std::size_t payload_bytes, bool output);
+
+  [[nodiscard]] const std::string& name() const noexcept { return name_; }
+  [[nodiscard]] bool output() const noexcept { return output_; }  // whether run may write to the payload
+  [[nodiscard]] std::byte* payload() const noexcept { return base_ + kGuardBytes; }
+  [[nodiscard]] std::size_t payload_bytes() const noexcept { return payload_bytes_; }
+  // The whole allocation, guards included.
+  [[nodiscard]] std::byte* base() const noexcept { return base_; }
+  [[nodiscard]] std::size_t bytes() const noexcept { return payload_bytes_ + 2 * kGuardBytes; }
+  // Offset of the first guard byte that was overwritten, from the payload's start (negative: before it).
+  [[nodiscard]] std::optional<std::int64_t> broken_guard() const noexcept;
+
+ private:
+  struct Free {
+    void operator()(std::byte* p) const noexcept;
+  };
+  std::string name_;
+  std::unique_ptr<std::byte, Free> memory_;
+  std::byte* base_ = nullptr;
+  std::size_t payload_bytes_ = 0;
+  bool output_ = false;
+};
+
+class Buffers {
+ public:
+  // Throws std::bad_alloc where the memory cannot be had. The case must be complete.
+  explicit Buffers(const Case& c);
+  Buffers(const Buffers&) = delete;
+  Buffers& operator=(const Buffers&) = delete;
+  ~Buffers();
+
+  [[nodiscard]] const Case& what() const noexcept { return case_; }
+  [[nodiscard]] const Problem& problem() const noexcept { return case_.problem; }
+  [[nodiscard]] const Tensors& tensors() const noexcept { return tensors_; }
+  [[nodiscard]] std::vector<Block>& blocks() noexcept { return blocks_; }
+  [[nodiscard]] const std::vector<Block>& blocks() const noexcept { return blocks_; }
+  [[nodiscard]] const Block& block(std::string_view name) const;
+
+  // Fills O and LSE with poison again, and restores the caches that an append wrote.
+  void reset();
+  // A block that reset() restores: caches under an append.
+  [[nodiscard]] bool appended() const noexcept { return case_.problem.seqlen_new > 0; }
+  // The caches as reference::append leaves them, in the blocks' own layout (only with an append).
+  [[nodiscard]] const std::vector<std::byte>& pristine(const Block& block) const;
+
+  // The bits that fill outputs: a signalling NaN, which no arithmetic produces.
+  [[nodiscard]] static std::uint32_t poison_bits(DType dtype) noexcept;
+
+ private:
+  friend class BufferBuilder;
+  Case case_;
+  Tensors tensors_;
+  std::vector<Block> blocks_;
+  std::vector<std::vector<std::byte>> pristine_;  // of each block, as built
+};
+
+}  // namespace attn::verify

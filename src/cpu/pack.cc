@@ -29,7 +29,7 @@ HWY_INLINE hn::VFromD<D2> LoadBlocks(D2 d, const float* const* rows, size_t c) {
     return hn::LoadU(d, rows[0] + c);
   } else {
     const hn::Half<D2> half;
-    return hn::Combine(d, LoadBlocks(half, rows + hn::MaxLanes(half) / 2, c), LoadBlocks(half, rows, c));
+    return hn::Combine(d, LoadBlocks(half, rows + hn::MaxLanes(half), c), LoadBlocks(half, rows, c));
   }
 }
 

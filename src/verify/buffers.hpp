@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "verify/case.hpp"
@@ -47,7 +48,8 @@ class Block {
 
 class Buffers {
  public:
-  // Throws std::bad_alloc where the memory cannot be had. The case must be complete.
+  // Throws std::bad_alloc where the memory cannot be had, std::invalid_argument where pages= is too small.
+  // The case must be complete.
   explicit Buffers(const Case& c);
   Buffers(const Buffers&) = delete;
   Buffers& operator=(const Buffers&) = delete;
@@ -58,13 +60,12 @@ class Buffers {
   [[nodiscard]] const Tensors& tensors() const noexcept { return tensors_; }
   [[nodiscard]] std::vector<Block>& blocks() noexcept { return blocks_; }
   [[nodiscard]] const std::vector<Block>& blocks() const noexcept { return blocks_; }
-  [[nodiscard]] const Block& block(std::string_view name) const;
+  // A block by name ("q", "k", "v", "o", "lse", "kv", "qkv", "page_table", …); null if the case has none.
+  [[nodiscard]] const Block* find(std::string_view name) const noexcept;
 
   // Fills O and LSE with poison again, and restores the caches that an append wrote.
   void reset();
-  // A block that reset() restores: caches under an append.
-  [[nodiscard]] bool appended() const noexcept { return case_.problem.seqlen_new > 0; }
-  // The caches as reference::append leaves them, in the blocks' own layout (only with an append).
+  // The payload as it was built; empty for O and LSE, which are all poison.
   [[nodiscard]] const std::vector<std::byte>& pristine(const Block& block) const;
 
   // The bits that fill outputs: a signalling NaN, which no arithmetic produces.

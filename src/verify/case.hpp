@@ -59,6 +59,7 @@ struct Case {
   Layout layout = Layout::kBshd;
   std::int64_t offset = 0;        // elements from a 64-byte boundary to the first one of Q, K, V, O and LSE
   std::int64_t shared_pages = 0;  // the first so many pages of each sequence are those of sequence 0
+  bool batch_slopes = false;      // ALiBi slopes of their own for each batch entry
   Poison poison = Poison::kNaN;
 
   friend bool operator==(const Case&, const Case&) = default;

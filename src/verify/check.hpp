@@ -76,6 +76,10 @@ class Judge {
 [[nodiscard]] Report check(const Case& c, const PlanOptions& plan_options, const CheckOptions& options = {},
                            const Runner& runner = host_runner());
 
+// The same on several plans, with the reference computed once. Stops early when `each` returns false.
+void check_each(const Case& c, std::span<const PlanOptions> plans, const CheckOptions& options,
+                const Runner& runner, const std::function<bool(const Report&)>& each);
+
 // The largest |value − reference| / bound of results held by the caller (`attn run --verify`): compares
 // tensors.o (and lse, if present) with the reference on all rows, or on chosen ones above max_scores.
 [[nodiscard]] Report compare_with_reference(const Problem& problem, const Tensors& tensors,

@@ -1,0 +1,104 @@
+// The SIMD kernels of one level behind a table of plain functions. Everything above the table is ordinary
+// C++ compiled for the baseline; everything below is compiled once a level (Highway's foreach_target) and
+// knows only tiles, never problems. Tested in tests/unit/cpu_kernels_test.cpp on every level.
+#pragma once
+
+#include <attn/tensor.hpp>
+#include <cstddef>
+#include <cstdint>
+
+namespace attn::cpu {
+
+// A row of scores or probabilities, in floats: the largest key tile and one cache line more, so that rows do
+// not all fall into the same sets of the L1 cache (256 floats = 1 KiB apart would).
+inline constexpr int kMaxTileKeys = 256;
+inline constexpr int kScoreStride = kMaxTileKeys + 16;
+// Largest number of rows of any level's register tile, and of rows that the direct path takes at once.
+inline constexpr int kMaxBlockRows = 16;
+inline constexpr int kMaxDirectRows = 4;
+// Sums over keys are kept in chains of this many additions, which are then added up, so that the rounding of
+// a long sum of like terms stays below 2⁻²⁰ relative (a chain of n like terms drifts by up to n/3 · 2⁻²⁴).
+inline constexpr int kKeyChain = 32;
+
+// The scores of one block of rows against the keys [begin, end) of a tile.
+struct SoftmaxBlock {
+  float* s = nullptr;  // rows × kScoreStride: log2-domain scores in, probabilities out
+  int rows = 0;
+  int begin = 0;  // a multiple of KernelTable::panel_keys
+  int end = 0;    // … too; keys that a row does not see hold −inf
+  // Per row, kMaxBlockRows entries each: the running maximum, the running sum as a pair (high, low), and
+  // (out) the factor by which what was accumulated before has to be multiplied.
+  float* row_max = nullptr;
+  float* row_sum = nullptr;
+  float* row_sum_low = nullptr;
+  float* rescale = nullptr;
+};
+
+// What turns scale · q·k into log2-domain logits where it is more than a factor.
+struct LogitTransform {
+  float softcap = 0.0F;                 // 0: off
+  const float* slope_log2 = nullptr;    // per row, slope · log2(e); null: no ALiBi
+  const float* distance = nullptr;      // per row: position of the tile's key 0 relative to the row's reference key
+};
+
+// Accumulation O += P·V over keys [begin, end) of a tile, after O was multiplied by rescale.
+struct Accumulation {
+  const float* p = nullptr;  // rows × kScoreStride
+  int rows = 0;
+  int begin = 0;
+  int end = 0;
+  const float* rescale = nullptr;  // per row
+  float* o = nullptr;              // rows × o_stride
+  float* o_low = nullptr;          // what rounding lost from o, same layout
+  int o_stride = 0;
+};
+
+struct KernelTable {
+  const char* level = nullptr;
+  int lanes = 0;       // floats of a vector
+  int block_rows = 0;  // rows of the register tile
+  int panel_keys = 0;  // keys of a packed K panel: two vectors
+
+  // K rows (each `dim` elements of dtype) into panels of panel_keys keys, [panel][channel][key], fp32.
+  // num_keys is a multiple of panel_keys; stage holds panel_keys × (dim rounded up to lanes) floats.
+  void (*pack_k)(const void* const* rows, int num_keys, int dim, DType dtype, float* stage, float* panels);
+  // V rows [begin, end) into column panels of two vectors (the last may be one), [panel][key][column], fp32,
+  // zero padded. A panel holds panel_stride keys. Returns whether every element was finite.
+  bool (*pack_v)(const void* const* rows, int begin, int end, int dim, DType dtype, int panel_stride,
+                 float* panels);
+
+  // s[r][key] = factor · Σ_c q[c][r] · k[c][key] over whole panels [panel_begin, panel_end). q: [channel][row].
+  void (*scores)(const float* q, int rows, int dim, const float* panels, int panel_begin, int panel_end,
+                 float factor, float* s);
+  void (*transform)(float* s, int rows, int begin, int end, const LogitTransform& transform);
+  void (*softmax)(const SoftmaxBlock& block);
+  // panels as pack_v left them.
+  void (*accumulate)(const Accumulation& a, const float* panels, int panel_stride, int dim);
+
+  // The direct path, for up to kMaxDirectRows query rows: K and V rows are read in place.
+  // q: rows × q_stride floats, zero padded to lanes.
+  void (*scores_direct)(const float* q, int rows, int q_stride, int dim, const void* const* k_rows, int begin,
+                        int end, DType dtype, float factor, float* s);
+  void (*accumulate_direct)(const Accumulation& a, const void* const* v_rows, int dim, DType dtype);
+
+  // out[c] = (o[c] + o_low[c]) / divisor, rounded to nearest even.
+  void (*store_row)(const float* o, const float* o_low, float divisor, int dim, DType dtype, void* out);
+
+  // Whole arrays; the conversions match core/numeric.hpp bit for bit.
+  void (*to_float)(const void* in, DType dtype, std::size_t count, float* out);
+  void (*from_float)(const float* in, DType dtype, std::size_t count, void* out);
+  void (*exp2)(const float* in, std::size_t count, float* out);
+  void (*tanh)(const float* in, std::size_t count, float* out);
+
+  // Independent fp32 FMAs in registers: `rounds` × the returned number of floating-point operations.
+  double (*fma_rounds)(std::int64_t rounds);
+};
+
+// Each compile unit of kernels fills its own entries for a target (a Highway target bit).
+void fill_convert_kernels(std::int64_t target, KernelTable* table);
+void fill_pack_kernels(std::int64_t target, KernelTable* table);
+void fill_gemm_kernels(std::int64_t target, KernelTable* table);
+void fill_softmax_kernels(std::int64_t target, KernelTable* table);
+void fill_direct_kernels(std::int64_t target, KernelTable* table);
+
+}  // namespace attn::cpu

@@ -1,0 +1,120 @@
+// See levels.hpp.
+#include "cpu/levels.hpp"
+
+#include <array>
+#include <cctype>
+
+#include "core/env.hpp"
+#include "cpu/cpu_backend.hpp"
+#include "cpu/hwy_targets.hpp"
+#include "hwy/targets.h"
+
+namespace attn::cpu {
+namespace {
+
+struct Level {
+  std::int64_t target;
+  const char* name;
+};
+
+// Best first. The names are Highway's, in lower case.
+constexpr Level kLevels[] = {
+#if HWY_TARGETS & HWY_AVX3
+    {HWY_AVX3, "avx3"},
+#endif
+#if HWY_TARGETS & HWY_AVX2
+    {HWY_AVX2, "avx2"},
+#endif
+#if HWY_TARGETS & HWY_SSE4
+    {HWY_SSE4, "sse4"},
+#endif
+#if defined(HWY_SSE2) && (HWY_TARGETS & HWY_SSE2)
+    {HWY_SSE2, "sse2"},
+#endif
+#if HWY_TARGETS & HWY_NEON
+    {HWY_NEON, "neon"},
+#endif
+#if HWY_TARGETS & HWY_SCALAR
+    {HWY_SCALAR, "scalar"},
+#endif
+};
+constexpr std::size_t kNumLevels = std::size(kLevels);
+
+bool runnable(const Level& level) { return (hwy::SupportedTargets() & level.target) != 0; }
+
+const std::array<KernelTable, kNumLevels>& tables() {
+  static const std::array<KernelTable, kNumLevels> all = [] {
+    std::array<KernelTable, kNumLevels> filled;
+    for (std::size_t i = 0; i < kNumLevels; ++i) {
+      KernelTable& table = filled[i];
+      table.level = kLevels[i].name;
+      fill_convert_kernels(kLevels[i].target, &table);
+      fill_pack_kernels(kLevels[i].target, &table);
+      fill_gemm_kernels(kLevels[i].target, &table);
+      fill_softmax_kernels(kLevels[i].target, &table);
+      fill_direct_kernels(kLevels[i].target, &table);
+    }
+    return filled;
+  }();
+  return all;
+}
+
+std::string names(bool only_runnable) {
+  std::string text;
+  for (const Level& level : kLevels) {
+    if (!only_runnable || runnable(level)) {
+      text += (text.empty() ? "" : ", ") + std::string(level.name);
+    }
+  }
+  return text;
+}
+
+}  // namespace
+
+const KernelTable* kernels_of(const std::string& level) {
+  for (std::size_t i = 0; i < kNumLevels; ++i) {
+    if (level == kLevels[i].name && runnable(kLevels[i])) {
+      return &tables()[i];
+    }
+  }
+  return nullptr;
+}
+
+Status choose_level(const std::string& requested, LevelChoice* choice) {
+  std::string name = requested;
+  std::string argument = "cpu_level";
+  if (name.empty()) {
+    name = core::read_env(core::Env::kCpuLevel).value_or("");
+    argument = "ATTN_CPU_LEVEL";
+  }
+  if (name.empty()) {
+    for (std::size_t i = 0; i < kNumLevels; ++i) {
+      if (runnable(kLevels[i])) {
+        *choice = {&tables()[i], "best of this CPU"};
+        return {};
+      }
+    }
+    return {StatusCode::kUnavailable, "no SIMD level of this build runs on this CPU; built: " + names(false)};
+  }
+  for (const Level& level : kLevels) {
+    if (name == level.name) {
+      if (!runnable(level)) {
+        return {StatusCode::kUnavailable,
+                argument + " is " + name + ", which this CPU lacks; allowed: " + names(true)};
+      }
+      *choice = {kernels_of(name), argument};
+      return {};
+    }
+  }
+  return {StatusCode::kInvalidArgument, argument + " is " + name + "; allowed: " + names(true)};
+}
+
+std::vector<CpuLevel> levels() {
+  std::vector<CpuLevel> result;
+  for (const Level& level : kLevels) {
+    result.push_back({level.name, runnable(level)});
+  }
+  return result;
+}
+
+}  // namespace attn::cpu

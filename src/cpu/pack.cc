@@ -1,0 +1,171 @@
+// Packing of K and V tiles into fp32 panels that the register-tiled kernels read in order.
+// Tested in tests/unit/cpu_kernels_test.cpp on every level.
+#include "cpu/hwy_targets.hpp"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "cpu/pack.cc"
+#include "hwy/foreach_target.h"
+// After foreach_target.h.
+#include "cpu/convert-inl.h"
+#include "cpu/kernels.hpp"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace attn::cpu {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+namespace {
+
+using D = hn::ScalableTag<float>;
+using V = hn::VFromD<D>;
+constexpr size_t kLanes = HWY_LANES(float);
+constexpr size_t kPanelKeys = 2 * kLanes;
+
+#if HWY_TARGET != HWY_SCALAR
+// Four floats at channel c of the rows 0, 4, 8, … (one per 128-bit block).
+template <class D2>
+HWY_INLINE hn::VFromD<D2> LoadBlocks(D2 d, const float* const* rows, size_t c) {
+  if constexpr (hn::MaxLanes(D2()) == 4) {
+    return hn::LoadU(d, rows[0] + c);
+  } else {
+    const hn::Half<D2> half;
+    return hn::Combine(d, LoadBlocks(half, rows + hn::MaxLanes(half), c), LoadBlocks(half, rows, c));
+  }
+}
+
+// Channels c … c + 3 of kLanes rows: a transposition in each 128-bit block.
+HWY_INLINE void TransposeFour(const float* const* rows, size_t c, float* out) {
+  const D d;
+  const hn::RepartitionToWide<D> d64;
+  const V r0 = LoadBlocks(d, rows + 0, c);
+  const V r1 = LoadBlocks(d, rows + 1, c);
+  const V r2 = LoadBlocks(d, rows + 2, c);
+  const V r3 = LoadBlocks(d, rows + 3, c);
+  const auto low01 = hn::BitCast(d64, hn::InterleaveLower(d, r0, r1));
+  const auto low23 = hn::BitCast(d64, hn::InterleaveLower(d, r2, r3));
+  const auto high01 = hn::BitCast(d64, hn::InterleaveUpper(d, r0, r1));
+  const auto high23 = hn::BitCast(d64, hn::InterleaveUpper(d, r2, r3));
+  hn::StoreU(hn::BitCast(d, hn::InterleaveLower(d64, low01, low23)), d, out);
+  hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(d64, low01, low23)), d, out + kPanelKeys);
+  hn::StoreU(hn::BitCast(d, hn::InterleaveLower(d64, high01, high23)), d, out + 2 * kPanelKeys);
+  hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(d64, high01, high23)), d, out + 3 * kPanelKeys);
+}
+#endif
+
+// kPanelKeys rows of fp32 into [channel][key].
+HWY_INLINE void TransposePanel(const float* const* rows, size_t dim, float* panel) {
+  size_t c = 0;
+#if HWY_TARGET != HWY_SCALAR
+  for (; c + 4 <= dim; c += 4) {
+    TransposeFour(rows, c, panel + c * kPanelKeys);
+    TransposeFour(rows + kLanes, c, panel + c * kPanelKeys + kLanes);
+  }
+#endif
+  for (; c < dim; ++c) {
+    for (size_t key = 0; key < kPanelKeys; ++key) {
+      panel[c * kPanelKeys + key] = rows[key][c];
+    }
+  }
+}
+
+template <class T>
+void PackKOf(const void* const* rows, size_t num_keys, size_t dim, float* stage, float* panels) {
+  const D d;
+  const size_t stage_stride = (dim + kLanes - 1) / kLanes * kLanes;
+  const float* staged[kPanelKeys];
+  for (size_t first = 0; first < num_keys; first += kPanelKeys) {
+    for (size_t key = 0; key < kPanelKeys; ++key) {
+      const T* row = static_cast<const T*>(rows[first + key]);
+      float* out = stage + key * stage_stride;
+      size_t c = 0;
+      for (; c + kLanes <= dim; c += kLanes) {
+        hn::StoreU(LoadFloat(d, row + c), d, out + c);
+      }
+      if (c < dim) {
+        hn::StoreU(LoadFloatN(d, row + c, dim - c), d, out + c);
+      }
+      staged[key] = out;
+    }
+    TransposePanel(staged, dim, panels + first * dim);
+  }
+}
+
+void PackK(const void* const* rows, int num_keys, int dim, DType dtype, float* stage, float* panels) {
+  const size_t keys = static_cast<size_t>(num_keys);
+  const size_t channels = static_cast<size_t>(dim);
+  switch (dtype) {
+    case DType::kFloat32: {
+      const float* in[kPanelKeys];
+      for (size_t first = 0; first < keys; first += kPanelKeys) {
+        for (size_t key = 0; key < kPanelKeys; ++key) {
+          in[key] = static_cast<const float*>(rows[first + key]);
+        }
+        TransposePanel(in, channels, panels + first * channels);
+      }
+      break;
+    }
+    case DType::kFloat16: PackKOf<Fp16>(rows, keys, channels, stage, panels); break;
+    case DType::kBFloat16: PackKOf<Bf16>(rows, keys, channels, stage, panels); break;
+  }
+}
+
+// Not finite · 0 is NaN and stays so in a sum of such products; finite · 0 adds nothing.
+template <class T>
+bool PackVOf(const void* const* rows, size_t begin, size_t end, size_t dim, size_t panel_stride, float* panels) {
+  const D d;
+  const V zero = hn::Zero(d);
+  V poison = zero;
+  const size_t vectors = (dim + kLanes - 1) / kLanes;
+  const size_t whole = dim / kLanes;
+  for (size_t key = begin; key < end; ++key) {
+    const T* row = static_cast<const T*>(rows[key]);
+    for (size_t v = 0; v < vectors; ++v) {
+      // Panels are two vectors wide, but for the last where the count is odd.
+      const size_t panel = v / 2;
+      const size_t width = (vectors - panel * 2 >= 2 ? 2 : 1) * kLanes;
+      float* out = panels + panel * panel_stride * kPanelKeys + key * width + (v % 2) * kLanes;
+      const V x = v < whole ? LoadFloat(d, row + v * kLanes) : LoadFloatN(d, row + v * kLanes, dim % kLanes);
+      poison = hn::MulAdd(x, zero, poison);
+      hn::StoreU(x, d, out);
+    }
+  }
+  return hn::AllTrue(d, hn::Eq(poison, zero));
+}
+
+bool PackV(const void* const* rows, int begin, int end, int dim, DType dtype, int panel_stride,
+           float* panels) {
+  const size_t from = static_cast<size_t>(begin);
+  const size_t to = static_cast<size_t>(end);
+  const size_t channels = static_cast<size_t>(dim);
+  const size_t stride = static_cast<size_t>(panel_stride);
+  switch (dtype) {
+    case DType::kFloat32: return PackVOf<float>(rows, from, to, channels, stride, panels);
+    case DType::kFloat16: return PackVOf<Fp16>(rows, from, to, channels, stride, panels);
+    case DType::kBFloat16: return PackVOf<Bf16>(rows, from, to, channels, stride, panels);
+  }
+  return false;
+}
+
+void Fill(KernelTable* table) {
+  table->panel_keys = static_cast<int>(kPanelKeys);
+  table->pack_k = &PackK;
+  table->pack_v = &PackV;
+}
+
+}  // namespace
+// NOLINTNEXTLINE(google-readability-namespace-comments)
+}  // namespace HWY_NAMESPACE
+}  // namespace attn::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+#include "cpu/fill_targets.hpp"
+
+namespace attn::cpu {
+
+void fill_pack_kernels(std::int64_t target, KernelTable* table) {
+  ATTN_CPU_FILL(target, table);
+}
+
+}  // namespace attn::cpu
+#endif

@@ -1,0 +1,257 @@
+// See plan.hpp.
+#include "cpu/plan.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/limits.hpp"
+#include "core/refusal.hpp"
+#include "cpu/cpu_backend.hpp"
+#include "cpu/tile.hpp"
+
+namespace attn::cpu {
+namespace {
+
+// Rows of a task where there are many: enough that packing K and V (about 4 cycles a vector, measured on
+// Sapphire Rapids) is a few percent of the products (rows cycles a vector), few enough that Q and O stay in
+// the L2 cache.
+constexpr std::int64_t kTaskRows = 224;
+constexpr std::int64_t kTaskFloats = 96 * 1024;  // of Q, O and what O's rounding lost: 384 KiB
+constexpr std::int64_t kMinTaskRows = 28;
+// Floats of a K and a V tile together: 256 KiB.
+constexpr std::int64_t kTileFloats = 64 * 1024;
+// Tasks a thread should find, so that the last ones to finish are short.
+constexpr std::int64_t kTasksPerThread = 4;
+// Floating-point operations below which a run stays on the calling thread: about the time in which another
+// thread wakes up (some 20 µs at 50 GFLOP/s).
+constexpr double kTinyFlops = 1e6;
+// Chosen splits: as many as give this many tasks, of at least so many keys each.
+constexpr std::int64_t kSplitTasks = 64;
+constexpr std::int64_t kMinSplitKeys = 512;
+constexpr std::int64_t kFixedSplitKeys = 2048;
+
+constexpr std::int64_t round_up(std::int64_t n, std::int64_t multiple) {
+  return (n + multiple - 1) / multiple * multiple;
+}
+constexpr std::int64_t ceil_div(std::int64_t n, std::int64_t d) { return (n + d - 1) / d; }
+
+// From the head dims alone: the place of a tile's edges is part of the result's bits.
+std::int64_t choose_tile_keys(const Problem& p) {
+  std::int64_t keys = kMaxTileKeys;
+  while (keys > 64 && keys * (p.head_dim_qk + p.head_dim_v) > kTileFloats) {
+    keys /= 2;
+  }
+  return keys;
+}
+
+void choose_splits(const Problem& p, CpuPlan* plan) {
+  const std::int64_t rows = plan->group * p.seqlen_q;
+  plan->num_splits = 1;
+  plan->split_rule = SplitRule::kNone;
+  if (p.num_splits > 0) {
+    plan->num_splits = p.num_splits;
+    plan->split_rule = p.num_splits > 1 ? SplitRule::kRequested : SplitRule::kNone;
+  } else if (p.batch_invariant) {
+    // Not of the batch's longest sequence, but of this one; see split_of.
+    plan->fixed_tiles = kFixedSplitKeys / plan->tile_keys;
+    plan->num_splits = ceil_div(std::max<std::int64_t>(p.seqlen_kv, 1), kFixedSplitKeys);
+    if (plan->num_splits > 1 && plan->group <= kSplitRows && (p.varlen_q || rows <= kSplitRows)) {
+      plan->split_rule = SplitRule::kFixedKeys;
+    } else {
+      plan->num_splits = 1;
+    }
+  } else if (rows <= kSplitRows && p.batch > 0) {
+    const std::int64_t tasks = p.batch * p.heads_kv;
+    const std::int64_t wanted = ceil_div(kSplitTasks, std::max<std::int64_t>(tasks, 1));
+    plan->num_splits = std::clamp<std::int64_t>(p.seqlen_kv / kMinSplitKeys, 1, wanted);
+    plan->split_rule = plan->num_splits > 1 ? SplitRule::kAuto : SplitRule::kNone;
+  }
+}
+
+// Adds a part of `bytes` at the end of *total and returns where it begins; false on overflow.
+bool take(std::size_t bytes, std::size_t* total, std::size_t* offset) {
+  *offset = *total;
+  std::size_t end = 0;
+  if (__builtin_add_overflow(bytes, *total, &end) || end > SIZE_MAX / 2) {
+    return false;
+  }
+  *total = (end + 63) / 64 * 64;
+  return true;
+}
+
+ScratchLayout layout_scratch(const Problem& p, const CpuPlan& plan) {
+  ScratchLayout s;
+  const auto floats = [&](std::int64_t count, std::size_t* offset) {
+    (void)take(static_cast<std::size_t>(count) * sizeof(float), &s.bytes, offset);  // far from overflowing
+  };
+  const KernelTable& k = *plan.kernels;
+  const std::int64_t rows = plan.rows_per_task + kMaxBlockRows;  // blocks are padded to even rows
+  floats(rows * plan.q_stride, &s.q);
+  floats(plan.q_stride, &s.q_row);
+  floats(plan.tile_keys * p.head_dim_qk, &s.k);
+  floats(plan.tile_keys * plan.o_stride, &s.v);
+  floats(k.panel_keys * plan.q_stride, &s.stage);
+  floats(kMaxBlockRows * kScoreStride, &s.s);
+  floats(rows * plan.o_stride, &s.o);
+  floats(rows * plan.o_stride, &s.o_low);
+  (void)take(static_cast<std::size_t>(rows) * sizeof(RowState), &s.bytes, &s.rows);
+  (void)take(kMaxTileKeys * sizeof(void*), &s.bytes, &s.k_rows);
+  (void)take(kMaxTileKeys * sizeof(void*), &s.bytes, &s.v_rows);
+  return s;
+}
+
+Status layout_workspace(const Problem& p, CpuPlan* plan) {
+  std::size_t total = 0;
+  bool fits = true;
+  if (p.varlen_q) {
+    fits = take(static_cast<std::size_t>(p.batch + 1) * sizeof(std::int64_t), &total, &plan->table_offset);
+  }
+  fits = fits && take(static_cast<std::size_t>(plan->threads) * plan->scratch.bytes, &total,
+                      &plan->scratch_offset);
+  std::int64_t floats = 0;
+  if (plan->split_rule != SplitRule::kNone) {
+    std::int64_t rows = plan->group * p.seqlen_q;
+    if (p.varlen_q && plan->split_rule == SplitRule::kRequested) {
+      plan->partial_rows = p.total_q * p.heads_q;
+    } else {
+      rows = plan->split_rule == SplitRule::kRequested ? rows : std::min(rows, kSplitRows);
+      fits = fits && !__builtin_mul_overflow(p.batch * p.heads_kv, rows, &plan->partial_rows);
+    }
+    fits = fits && !__builtin_mul_overflow(plan->partial_rows, plan->num_splits * (p.head_dim_v + 2), &floats);
+    fits = fits && floats < (std::int64_t{1} << 60);
+    fits = fits && take(static_cast<std::size_t>(floats) * sizeof(float), &total, &plan->partials_offset);
+  }
+  if (!fits) {
+    return {StatusCode::kUnsupported,
+            fmt::format("num_splits is {}; allowed here: fewer, so that the partial results of {} query rows "
+                        "fit a 63-bit size",
+                        plan->num_splits, plan->partial_rows)};
+  }
+  plan->workspace_bytes = total;
+  return {};
+}
+
+void write_notes(const Problem& p, const ThreadChoice& threads, const std::string& level_reason,
+                 CpuPlan* plan) {
+  const KernelTable& k = *plan->kernels;
+  plan->kernel = fmt::format("cpu:{}", k.level);
+  plan->notes.push_back(fmt::format("level: {} ({})", k.level, level_reason));
+  const std::int64_t rows = plan->group * p.seqlen_q;
+  plan->notes.push_back(
+      !p.varlen_q && rows <= kDirectRows
+          ? fmt::format("path: direct, {} rows (query heads × queries of a key/value head) at once; K and V "
+                        "read in place",
+                        rows)
+          : fmt::format("path: packed tiles; sequences of at most {} rows: direct", kDirectRows));
+  plan->notes.push_back(fmt::format("tiles: {} rows a task × {} keys, register tile {} × {} keys",
+                                    plan->rows_per_task, plan->tile_keys, k.block_rows, k.panel_keys));
+  const char* rule = "";
+  switch (plan->split_rule) {
+    case SplitRule::kNone: rule = "one pass over the keys"; break;
+    case SplitRule::kRequested: rule = "as requested"; break;
+    case SplitRule::kAuto: rule = "from the problem's sizes"; break;
+    case SplitRule::kFixedKeys: rule = "at most; one for each 2048 keys of a sequence of few rows"; break;
+  }
+  plan->notes.push_back(fmt::format("split rule: {}", rule));
+  plan->notes.push_back(fmt::format("threads: {} ({}{})", plan->threads, threads.reason,
+                                    plan->threads < threads.threads ? "; no work for more" : ""));
+  plan->notes.push_back(fmt::format("scratch: {} bytes a thread", plan->scratch.bytes));
+}
+
+}  // namespace
+
+Split split_of(const CpuPlan& plan, const Problem& p, const core::Sequence& s) {
+  const core::KeyRange range = core::visible_keys_of_rows(p, s, 0, s.seqlen_q);
+  Split split;
+  if (!range.empty()) {
+    split.first_tile = range.begin / plan.tile_keys;
+    split.num_tiles = ceil_div(range.end, plan.tile_keys) - split.first_tile;
+  }
+  split.tiles_per_split = std::max<std::int64_t>(split.num_tiles, 1);
+  const bool few_rows = plan.group * s.seqlen_q <= kSplitRows;
+  switch (plan.split_rule) {
+    case SplitRule::kNone: break;
+    case SplitRule::kRequested:
+    case SplitRule::kAuto:
+      split.tiles_per_split = std::max<std::int64_t>(ceil_div(split.num_tiles, plan.num_splits), 1);
+      break;
+    case SplitRule::kFixedKeys:
+      if (few_rows) {
+        split.tiles_per_split = plan.fixed_tiles;
+      }
+      break;
+  }
+  split.count = std::max<std::int64_t>(ceil_div(split.num_tiles, split.tiles_per_split), 1);
+  return split;
+}
+
+std::int64_t partial_row_base(const CpuPlan& plan, const Problem& p, const core::Sequence& s,
+                              std::int64_t kv_head) {
+  if (p.varlen_q && plan.split_rule == SplitRule::kRequested) {
+    return s.q_begin * p.heads_q + kv_head * plan.group * s.seqlen_q;
+  }
+  const std::int64_t all = plan.group * p.seqlen_q;
+  const std::int64_t rows = plan.split_rule == SplitRule::kRequested ? all : std::min(all, kSplitRows);
+  return (s.batch * p.heads_kv + kv_head) * rows;
+}
+
+Status support(const Problem& p, const PlanOptions& options) {
+  ATTN_RETURN_IF_ERROR(core::check_range("batch × heads_kv", p.batch * p.heads_kv, 0, core::kMaxLength));
+  for (const auto& [name, dim] : {std::pair{"head_dim_qk", p.head_dim_qk}, {"head_dim_v", p.head_dim_v}}) {
+    if (dim > kMaxHeadDimCpu) {
+      return {StatusCode::kUnsupported, fmt::format("{} is {}; allowed on the CPU: 1 to {}", name, dim,
+                                                    kMaxHeadDimCpu)};
+    }
+  }
+  LevelChoice level;
+  ATTN_RETURN_IF_ERROR(choose_level(options.cpu_level, &level));
+  ThreadChoice threads;
+  return choose_threads(options.threads, &threads);
+}
+
+Status plan(const Problem& p, const PlanOptions& options, std::unique_ptr<BackendPlan>* result) {
+  ATTN_RETURN_IF_ERROR(cpu::support(p, options));
+  auto plan = std::make_unique<CpuPlan>();
+  LevelChoice level;
+  ThreadChoice threads;
+  ATTN_RETURN_IF_ERROR(choose_level(options.cpu_level, &level));
+  ATTN_RETURN_IF_ERROR(choose_threads(options.threads, &threads));
+  const KernelTable& kernels = *level.kernels;
+  plan->kernels = &kernels;
+  plan->group = p.heads_q / p.heads_kv;
+  plan->q_stride = round_up(p.head_dim_qk, kernels.lanes);
+  plan->o_stride = round_up(p.head_dim_v, kernels.lanes);
+  plan->tile_keys = choose_tile_keys(p);
+  choose_splits(p, plan.get());
+
+  const std::int64_t rows = std::max<std::int64_t>(plan->group * p.seqlen_q, 1);
+  const double keys = static_cast<double>(p.seqlen_kv);
+  const double sequences = static_cast<double>(p.batch * p.heads_kv);
+  const double flops = 2.0 * static_cast<double>(rows) * sequences * keys *
+                       static_cast<double>(p.head_dim_qk + p.head_dim_v);
+  plan->threads = flops < kTinyFlops ? 1 : threads.threads;
+
+  // Rows of a task: as many as the caches like, fewer where threads would go without work. This moves no
+  // bit: rows are computed independently, and tiles of keys lie where they lie.
+  std::int64_t task_rows = std::min(kTaskRows, kTaskFloats / (plan->q_stride + 2 * plan->o_stride));
+  const std::int64_t wanted_tasks = kTasksPerThread * plan->threads;
+  const std::int64_t other_tasks = std::max<std::int64_t>(p.batch * p.heads_kv * plan->num_splits, 1);
+  if (plan->threads > 1) {
+    task_rows = std::min(task_rows, ceil_div(rows, ceil_div(wanted_tasks, other_tasks)));
+  }
+  task_rows = std::max(round_up(task_rows, kernels.block_rows), round_up(kMinTaskRows, kernels.block_rows));
+  plan->rows_per_task = std::min(task_rows, round_up(rows, 2));
+  const double tasks = static_cast<double>(ceil_div(rows, plan->rows_per_task)) *
+                       static_cast<double>(other_tasks);
+  plan->threads = static_cast<int>(std::clamp<double>(plan->threads, 1, std::max(tasks, 1.0)));
+
+  plan->scratch = layout_scratch(p, *plan);
+  ATTN_RETURN_IF_ERROR(layout_workspace(p, plan.get()));
+  plan->team = std::make_unique<Team>(plan->threads);
+  write_notes(p, threads, level.reason, plan.get());
+  *result = std::move(plan);
+  return {};
+}
+
+}  // namespace attn::cpu

@@ -1,0 +1,82 @@
+// What the CPU backend decides before a run: level, tiles, splits, threads and the layout of the workspace.
+// Nothing here depends on the number of threads but the layout, so results do not either.
+// Tested in tests/unit/cpu_plan_test.cpp.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "core/geometry.hpp"
+#include "core/plan_impl.hpp"
+#include "cpu/kernels.hpp"
+#include "cpu/levels.hpp"
+#include "cpu/threads.hpp"
+
+namespace attn::cpu {
+
+inline constexpr std::int64_t kMaxHeadDimCpu = 512;
+
+// Query rows are packed: row r of a sequence and key/value head is query r / group of query head
+// head · group + r % group, so that the query heads of one key/value head share its K and V tiles.
+// A sequence of at most so many rows takes the direct path, which reads K and V in place.
+inline constexpr std::int64_t kDirectRows = kMaxDirectRows;
+// Splits chosen by the plan are for sequences of at most so many rows: with more there is work for many
+// threads without them.
+inline constexpr std::int64_t kSplitRows = 64;
+
+// Offsets in bytes of the parts of one worker's scratch.
+struct ScratchLayout {
+  std::size_t q = 0;
+  std::size_t q_row = 0;
+  std::size_t k = 0;
+  std::size_t v = 0;
+  std::size_t stage = 0;
+  std::size_t s = 0;
+  std::size_t o = 0;
+  std::size_t o_low = 0;
+  std::size_t rows = 0;      // RowState of each row
+  std::size_t k_rows = 0;    // pointers
+  std::size_t v_rows = 0;
+  std::size_t bytes = 0;     // of all, a multiple of 64
+};
+
+// How the keys of one sequence are split.
+struct Split {
+  std::int64_t first_tile = 0;
+  std::int64_t num_tiles = 0;
+  std::int64_t tiles_per_split = 0;  // at least 1
+  std::int64_t count = 1;            // splits that have a partial result; 1: written to O straight away
+};
+
+enum class SplitRule {
+  kNone,       // one pass over the keys
+  kRequested,  // Problem::num_splits parts of every sequence
+  kAuto,       // num_splits parts of every sequence, chosen from the problem
+  kFixedKeys,  // batch-invariant: parts of a fixed number of keys, for sequences of few rows
+};
+
+struct CpuPlan : BackendPlan {
+  const KernelTable* kernels = nullptr;
+  std::int64_t group = 1;
+  std::int64_t tile_keys = kMaxTileKeys;
+  std::int64_t rows_per_task = 0;
+  std::int64_t q_stride = 0;  // head_dim_qk rounded up to a vector
+  std::int64_t o_stride = 0;  // head_dim_v rounded up to a vector
+  SplitRule split_rule = SplitRule::kNone;
+  std::int64_t fixed_tiles = 0;   // of a split under kFixedKeys
+  int threads = 1;
+  ScratchLayout scratch;
+  std::size_t table_offset = 0;     // varlen_q: batch + 1 task numbers
+  std::size_t scratch_offset = 0;   // threads × scratch.bytes
+  std::size_t partials_offset = 0;  // partial_rows × num_splits × (head_dim_v + 2) floats
+  std::int64_t partial_rows = 0;
+  std::unique_ptr<Team> team;
+};
+
+[[nodiscard]] Split split_of(const CpuPlan& plan, const Problem& p, const core::Sequence& s);
+
+// The first partial row of a sequence and key/value head.
+[[nodiscard]] std::int64_t partial_row_base(const CpuPlan& plan, const Problem& p, const core::Sequence& s,
+                                            std::int64_t kv_head);
+
+}  // namespace attn::cpu

@@ -1,0 +1,156 @@
+// A run: new keys first, then the tasks, then the splits' combination. Workers take tasks from a counter, the
+// longest first; which worker does a task changes no bit of it. Tested in tests/unit/cpu_attention_test.cpp.
+#include <algorithm>
+#include <atomic>
+
+#include "cpu/append.hpp"
+#include "cpu/cpu_backend.hpp"
+#include "cpu/finish.hpp"
+#include "cpu/tile.hpp"
+
+namespace attn::cpu {
+namespace {
+
+// Numbers of tasks for blocks of rows: those of a sequence follow from its own rows.
+class Tasks {
+ public:
+  explicit Tasks(const RunContext& context)
+      : context_(context), splits_(context.plan.split_rule == SplitRule::kNone ? 1 : context.plan.num_splits) {
+    const Problem& p = context.problem;
+    if (!p.varlen_q) {
+      blocks_ = blocks_of(p.seqlen_q);
+      count_ = p.batch * p.heads_kv * blocks_;
+      return;
+    }
+    table_ = reinterpret_cast<std::int64_t*>(context.workspace + context.plan.table_offset);
+    table_[0] = 0;
+    for (std::int64_t b = 0; b < p.batch; ++b) {
+      const std::int64_t rows = context.tensors.cu_seqlens_q[b + 1] - context.tensors.cu_seqlens_q[b];
+      table_[b + 1] = table_[b] + blocks_of(rows) * p.heads_kv;
+    }
+    count_ = table_[p.batch];
+  }
+
+  [[nodiscard]] std::int64_t row_blocks() const { return count_; }
+  [[nodiscard]] std::int64_t with_splits() const { return count_ * splits_; }
+  [[nodiscard]] std::int64_t splits() const { return splits_; }
+
+  // Sequence, head and rows of block `index`. Later rows come first: under a causal mask they see more keys.
+  void locate(std::int64_t index, Task* task) const {
+    const Problem& p = context_.problem;
+    std::int64_t b = 0;
+    std::int64_t blocks = blocks_;
+    std::int64_t from_last = 0;
+    if (table_ == nullptr) {
+      const std::int64_t heads = p.batch * p.heads_kv;
+      from_last = index / heads;
+      b = index % heads / p.heads_kv;
+      task->kv_head = index % p.heads_kv;
+    } else {
+      b = std::upper_bound(table_, table_ + p.batch + 1, index) - table_ - 1;
+      blocks = (table_[b + 1] - table_[b]) / p.heads_kv;
+      from_last = (index - table_[b]) / p.heads_kv;
+      task->kv_head = (index - table_[b]) % p.heads_kv;
+    }
+    task->sequence = core::sequence_of(p, context_.tensors, b);
+    const std::int64_t rows = context_.plan.group * task->sequence.seqlen_q;
+    task->row_begin = (blocks - 1 - from_last) * context_.plan.rows_per_task;
+    task->row_end = std::min(task->row_begin + context_.plan.rows_per_task, rows);
+  }
+
+ private:
+  [[nodiscard]] std::int64_t blocks_of(std::int64_t queries) const {
+    const std::int64_t per_task = context_.plan.rows_per_task;
+    return (context_.plan.group * queries + per_task - 1) / per_task;
+  }
+
+  const RunContext& context_;
+  std::int64_t splits_;
+  std::int64_t* table_ = nullptr;
+  std::int64_t blocks_ = 0;
+  std::int64_t count_ = 0;
+};
+
+// One phase: jobs 0 … count − 1, each handed to some worker with its own scratch.
+struct Phase {
+  const RunContext& context;
+  const Tasks& tasks;
+  void (*job)(const Phase& phase, std::int64_t index, char* scratch);
+  std::int64_t count;
+  std::atomic<std::int64_t> next{0};
+};
+
+void work(void* opaque, int worker) {
+  Phase& phase = *static_cast<Phase*>(opaque);
+  const CpuPlan& plan = phase.context.plan;
+  char* scratch = phase.context.workspace + plan.scratch_offset +
+                  static_cast<std::size_t>(worker) * plan.scratch.bytes;
+  for (std::int64_t i = phase.next.fetch_add(1, std::memory_order_relaxed); i < phase.count;
+       i = phase.next.fetch_add(1, std::memory_order_relaxed)) {
+    phase.job(phase, i, scratch);
+  }
+}
+
+void run_phase(const RunContext& context, const Tasks& tasks, std::int64_t count,
+               void (*job)(const Phase&, std::int64_t, char*)) {
+  Phase phase{context, tasks, job, count};
+  const auto workers = static_cast<int>(std::min<std::int64_t>(context.plan.threads, count));
+  context.plan.team->run(workers, &work, &phase);
+}
+
+void append_job(const Phase& phase, std::int64_t index, char* scratch) {
+  const RunContext& c = phase.context;
+  append_head(c.problem, c.tensors, index / c.problem.heads_kv, index % c.problem.heads_kv,
+              reinterpret_cast<float*>(scratch + c.plan.scratch.q_row));
+}
+
+void attention_job(const Phase& phase, std::int64_t index, char* scratch) {
+  const RunContext& c = phase.context;
+  Task task;
+  phase.tasks.locate(index / phase.tasks.splits(), &task);
+  const std::int64_t n = index % phase.tasks.splits();
+  const Split split = split_of(c.plan, c.problem, task.sequence);
+  if (n >= split.count) {
+    return;
+  }
+  const std::int64_t tile = split.first_tile + n * split.tiles_per_split;
+  task.key_begin = tile * c.plan.tile_keys;
+  task.key_end = std::min(tile + split.tiles_per_split, split.first_tile + split.num_tiles) * c.plan.tile_keys;
+  if (split.count > 1) {
+    const std::int64_t floats = c.problem.head_dim_v + 2;
+    task.partials = partials_of(c, task.sequence, task.kv_head, task.row_begin) + n * floats;
+    task.partial_stride = c.plan.num_splits * floats;
+  }
+  run_task(c, task, scratch);
+}
+
+void combine_job(const Phase& phase, std::int64_t index, char* scratch) {
+  const RunContext& c = phase.context;
+  Task task;
+  phase.tasks.locate(index, &task);
+  const Split split = split_of(c.plan, c.problem, task.sequence);
+  if (split.count > 1) {
+    combine_rows(c, task.sequence, task.kv_head, task.row_begin, task.row_end, split.count,
+                 reinterpret_cast<float*>(scratch + c.plan.scratch.o),
+                 reinterpret_cast<float*>(scratch + c.plan.scratch.o_low));
+  }
+}
+
+}  // namespace
+
+Status run(const PlanImpl& impl, const Tensors& tensors, void* workspace, void* /*stream*/) {
+  const auto& plan = static_cast<const CpuPlan&>(*impl.backend_plan);
+  const Problem& p = impl.problem;
+  const RunContext context{plan, p, tensors, static_cast<char*>(workspace)};
+  const Tasks tasks(context);
+  if (p.seqlen_new > 0) {
+    run_phase(context, tasks, p.batch * p.heads_kv, &append_job);
+  }
+  run_phase(context, tasks, tasks.with_splits(), &attention_job);
+  if (tasks.splits() > 1) {
+    run_phase(context, tasks, tasks.row_blocks(), &combine_job);
+  }
+  return {};
+}
+
+}  // namespace attn::cpu

@@ -1,0 +1,38 @@
+// Rows of a problem with their float64 results, and the comparison of a backend's rows with them by rule 13.
+// Used by judge.cpp. Tested in tests/conformance/check_test.cpp.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "reference/reference.hpp"
+#include "verify/check.hpp"
+
+namespace attn::verify {
+
+struct QueryRow {
+  std::int64_t b = 0;
+  std::int64_t h = 0;
+  std::int64_t i = 0;
+};
+
+// All rows, or the contract's selection where there are more than max_scores scores.
+[[nodiscard]] std::vector<QueryRow> choose_rows(const Problem& problem, const Tensors& tensors,
+                                                const CheckOptions& options, std::uint64_t seed);
+
+struct ExpectedRows {
+  std::vector<QueryRow> rows;
+  std::vector<reference::Row> results;
+  std::vector<double> o;    // rows × head_dim_v
+  double max_finite_v = 0;  // over visible keys of all rows: the bound's V where a row's own is not finite
+};
+
+// `tensors` holds the caches as they are after an append.
+[[nodiscard]] ExpectedRows expect_rows(const Problem& problem, const Tensors& tensors,
+                                       std::vector<QueryRow> rows);
+
+// Compares tensors.o and tensors.lse at the rows; fills the errors, rows_checked and the first failure.
+void compare_rows(const Problem& problem, const Tensors& tensors, const ExpectedRows& expected,
+                  Report* report);
+
+}  // namespace attn::verify

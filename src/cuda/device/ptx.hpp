@@ -27,4 +27,11 @@ __device__ __forceinline__ std::uint32_t pack_pair(float low, float high) {
 // Keeps the compiler from moving memory accesses across a barrier wait whose asm does not say "memory".
 __device__ __forceinline__ void compiler_fence() { asm volatile("" ::: "memory"); }
 
+// The same value, of which the compiler knows nothing: keeps address arithmetic that is needed once a tile from
+// being hoisted out of the loop over tiles, where it would cost registers (and, at head_dim 256, spills).
+__device__ __forceinline__ int opaque(int x) {
+  asm volatile("" : "+r"(x));
+  return x;
+}
+
 }  // namespace attn::device

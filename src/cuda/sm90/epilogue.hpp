@@ -37,8 +37,8 @@ struct Epilogue {
     auto output = make_tensor(o.data(), device::rows_and_columns(o.layout()));
     const int lane = thread % 32;
     const int first_row = tile.m_tile * Traits::kTileM + warpgroup * 64 + thread / 32 * 16;  // of the warp
-    Tensor packed = make_tensor<std::uint32_t>(Shape<Int<kHeadDim / 4>>{});
     unsigned suspects[2];  // lanes whose row half r must be redone
+    float inverse[2];
     CUTE_UNROLL
     for (int r = 0; r < 2; ++r) {
       const int row = first_row + lane / 4 + 8 * r;
@@ -54,13 +54,7 @@ struct Epilogue {
         suspect |= softmax.wide_margin && device::quad_sum(magnitude) < device::kWideMarginFloor;
       }
       suspects[r] = __ballot_sync(0xffffffffu, suspect && row < params.seqlen_q);
-
-      const float inverse = sum == 0.0f ? 0.0f : 1.0f / sum;
-      CUTE_UNROLL
-      for (int n = 0; n < kHeadDim / 8; ++n) {
-        packed(r + 2 * n) = device::pack_pair<Traits::kBFloat16>(output(r, make_coord(0, n)) * inverse,
-                                                                 output(r, make_coord(1, n)) * inverse);
-      }
+      inverse[r] = sum == 0.0f ? 0.0f : 1.0f / sum;
       if (lane % 4 == 0) {
         const float lse = sum == 0.0f ? -INFINITY : (softmax.reference[r] + __log2f(sum)) * 0.69314718f;
         write_lse(tile, row, lse);
@@ -72,8 +66,21 @@ struct Epilogue {
                            make_coord(warpgroup, _0{}, _0{}))(_, _, slot);  // (64, d)
     auto copy_o = make_tiled_copy_C(Copy_Atom<SM90_U32x4_STSM_N, T>{}, typename Traits::MmaO{});
     auto thread_copy = copy_o.get_slice(thread);
-    Tensor o16 = make_tensor(recast<T>(packed).data(), o.layout());
-    copy(copy_o, thread_copy.retile_S(o16), thread_copy.partition_D(sO));
+    Tensor packed = make_tensor<std::uint32_t>(Shape<Int<kHeadDim / 4>>{});  // pairs, in O's order
+    Tensor from = thread_copy.retile_S(make_tensor(recast<T>(packed).data(), o.layout()));  // (copy, 1, d/16)
+    Tensor to = thread_copy.partition_D(sO);
+    CUTE_UNROLL
+    for (int i = 0; i < kHeadDim / 16; ++i) {  // 16 columns at a time: few registers beside O
+      CUTE_UNROLL
+      for (int n = 2 * i; n < 2 * i + 2; ++n) {
+        CUTE_UNROLL
+        for (int r = 0; r < 2; ++r) {
+          packed(r + 2 * n) = device::pack_pair<Traits::kBFloat16>(output(r, make_coord(0, n)) * inverse[r],
+                                                                   output(r, make_coord(1, n)) * inverse[r]);
+        }
+      }
+      copy(copy_o, from(_, _, i), to(_, _, i));
+    }
 
     if ((suspects[0] | suspects[1]) != 0) {
       redo_rows(tile, sO, first_row, suspects);

@@ -291,7 +291,7 @@ struct Consumer {
         k.advance();
       }
 
-      Epilogue<Traits> epilogue{params, shared, warpgroup, thread};
+      Epilogue<Traits> epilogue{params, shared, warpgroup, device::opaque(thread)};
       epilogue.finish(tile, done_slot, o, softmax, ends);
 
       if constexpr (!Traits::kFlat) {

@@ -1,0 +1,45 @@
+// The CUDA driver, opened at run time: libattn links no CUDA and works on machines that have none. Contract: a
+// driver that is missing, too old or without a device is a Status, found once and remembered; nothing here
+// touches a device's context. Tested in tests/unit/cuda_driver_test.cpp (without a GPU) and tests/kernels.
+#pragma once
+
+#include <cuda.h>
+
+#include <string>
+
+#include <attn/status.hpp>
+
+namespace attn::cuda {
+
+// The driver's functions that libattn calls, by their versioned names in cuda.h of CUDA 13.0.
+struct Driver {
+  decltype(&::cuInit) init;
+  decltype(&::cuDriverGetVersion) driver_get_version;
+  decltype(&::cuGetErrorName) get_error_name;
+  decltype(&::cuDeviceGetCount) device_get_count;
+  decltype(&::cuDeviceGet) device_get;
+  decltype(&::cuDeviceGetName) device_get_name;
+  decltype(&::cuDeviceGetAttribute) device_get_attribute;
+  decltype(&::cuDevicePrimaryCtxRetain) primary_ctx_retain;
+  decltype(&::cuCtxGetCurrent) ctx_get_current;
+  decltype(&::cuCtxGetDevice) ctx_get_device;
+  decltype(&::cuCtxPushCurrent) ctx_push_current;
+  decltype(&::cuCtxPopCurrent) ctx_pop_current;
+  decltype(&::cuLibraryLoadData) library_load_data;
+  decltype(&::cuLibraryGetKernel) library_get_kernel;
+  decltype(&::cuKernelSetAttribute) kernel_set_attribute;
+  decltype(&::cuLaunchKernelEx) launch_kernel_ex;
+  decltype(&::cuTensorMapEncodeTiled) tensor_map_encode_tiled;
+  decltype(&::cuPointerGetAttributes) pointer_get_attributes;
+  decltype(&::cuMemsetD32Async) memset_d32_async;
+};
+
+// The driver, or why there is none. Thread-safe; the first call does the work.
+Status open_driver(const Driver** driver);
+
+// "CUDA_ERROR_…" for a message.
+[[nodiscard]] std::string error_name(const Driver& driver, CUresult result);
+// ok, or kBackendError naming the call.
+Status check(const Driver& driver, CUresult result, const char* call);
+
+}  // namespace attn::cuda

@@ -1,0 +1,56 @@
+// From a dense problem and its device tensors to a launch: tensor maps, kernel parameters, grid. Ordinary host
+// code; `run` of the backend is these calls in a row. Tested in tests/unit/cuda_launch_test.cpp (arithmetic) and
+// tests/kernels (on a GPU).
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/device.hpp"
+#include "cuda/params.h"
+
+namespace attn::cuda {
+
+struct DenseShape {
+  std::int64_t batch = 1;
+  std::int64_t seqlen_q = 1;
+  std::int64_t seqlen_kv = 1;
+  std::int64_t heads_q = 1;
+  std::int64_t heads_kv = 1;
+  float scale = 1.0F;
+  std::int64_t causal_offset = 0;  // read by causal kernels
+};
+
+struct DenseTensor {
+  const void* data = nullptr;
+  RowStrides strides{};  // elements
+};
+
+struct DenseTensors {
+  DenseTensor q;
+  DenseTensor k;
+  DenseTensor v;
+  DenseTensor o;
+  float* lse = nullptr;
+  RowStrides lse_strides{};  // (batch, seqlen, heads)
+};
+
+// How tiles are ordered: a pure function of the problem, the kernel and the L2's size.
+struct TileOrder {
+  std::int64_t num_m_tiles = 0;
+  std::int64_t num_tiles = 0;
+  std::int64_t heads_per_section = 1;
+  bool dynamic = false;  // tiles are claimed from a counter in the workspace
+};
+[[nodiscard]] TileOrder order_tiles(const KernelEntry& entry, const DenseShape& shape, std::int64_t l2_bytes);
+
+// Everything but the tile counter. No device work.
+Status make_params(const Device& device, const KernelEntry& entry, const DenseShape& shape,
+                   const DenseTensors& tensors, const TileOrder& order, ForwardParams* params);
+
+// Zeroes the counter (dynamic order) and launches. A context of the device is current.
+Status launch(Device& device, const KernelEntry& entry, ForwardParams& params, const TileOrder& order,
+              void* workspace, CUstream stream);
+
+inline constexpr std::size_t kCounterBytes = 256;  // workspace of a dynamic order; one cache line and alignment
+
+}  // namespace attn::cuda

@@ -229,6 +229,7 @@ struct Consumer {
       k.advance();
     };
 
+    softmax.scale = params.scale_log2;
     if (kConfig.ping_pong && warpgroup == 0) {  // the first turn is nobody's to pass
       cutlass::arch::NamedBarrier::arrive(256, static_cast<std::uint32_t>(kTurnBarrier));
     }

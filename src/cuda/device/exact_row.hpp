@@ -32,8 +32,9 @@ template <class Element, int kHeadDim, class Store>
 __device__ __forceinline__ float exact_row(const cuda::ForwardParams& params, int batch, int head, int row,
                                            int end, Store const& store) {
   constexpr int kColumns = kHeadDim / 32;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int kv_head = head / params.group_size;
+  const int lane = opaque(static_cast<int>(threadIdx.x) % 32);  // nothing of this is worth a register before
+  row = opaque(row);
+  const int kv_head = opaque(head) / params.group_size;
   const auto* q = static_cast<const Element*>(params.q_data) + batch * params.q_strides.batch +
                   row * params.q_strides.seqlen + head * params.q_strides.heads;
   const auto* k = static_cast<const Element*>(params.k_data) + batch * params.k_strides.batch +

@@ -1,7 +1,10 @@
 // The end of a tile for one warpgroup: rows are divided by their sums, LSE goes to global memory, O goes through
-// the tile's own Q slot to the store warp. Rows that are not finite (or lost range) are redone by exact_row, so
-// that masked NaN and Inf leave no trace and V may have any magnitude. Tested by tests/kernels.
+// the tile's own Q slot to the store warp. Rows that are not finite (or lost range) are suspects: where masked
+// keys exist the tile is done again carefully, and what is then still suspect is left to exact_row. So masked
+// NaN and Inf leave no trace, not a bit, and V may have any magnitude. Tested by tests/kernels.
 #pragma once
+
+#include <climits>
 
 #include <cute/arch/copy_sm90.hpp>
 #include <cute/atom/copy_atom.hpp>
@@ -31,9 +34,11 @@ struct Epilogue {
   }
 
   template <class O, class OnlineSoftmax>
-  __device__ __forceinline__ void finish(const TileInfo& tile, int slot, O& o, OnlineSoftmax& softmax,
-                                         const int (&ends)[2]) const {
+  __device__ __forceinline__ void finish(int slot, O& o, OnlineSoftmax& softmax, const int (&ends)[2],
+                                         bool careful) const {
     using namespace cute;
+    const TileInfo tile = shared.info[slot];  // the slot is this tile's until O has left it
+    const int first_bad_key = careful ? shared.first_bad_key : INT_MAX;
     auto output = make_tensor(o.data(), device::rows_and_columns(o.layout()));
     const int lane = thread % 32;
     const int first_row = tile.m_tile * Traits::kTileM + warpgroup * 64 + thread / 32 * 16;  // of the warp
@@ -50,6 +55,7 @@ struct Epilogue {
       }
       bool suspect = !(magnitude < INFINITY) || !(sum < INFINITY);
       suspect |= sum == 0.0f && ends[r] > 0;  // logits of −inf, or below every reference
+      suspect |= ends[r] > first_bad_key;     // sees a NaN or Inf that clean_values took out
       if constexpr (Traits::kConfig.softmax == Softmax::kSpeculative) {
         suspect |= softmax.wide_margin && device::quad_sum(magnitude) < device::kWideMarginFloor;
       }
@@ -83,7 +89,11 @@ struct Epilogue {
     }
 
     if ((suspects[0] | suspects[1]) != 0) {
-      redo_rows(tile, sO, first_row, suspects);
+      if (Traits::kCareful && !careful) {
+        shared.redo_flag[slot] = 1;  // for the store warp, before o_full
+      } else {
+        redo_rows(tile, sO, first_row, suspects);
+      }
     }
     cutlass::arch::fence_view_async_shared();
     __syncwarp();

@@ -26,6 +26,10 @@ __device__ __forceinline__ void init_barriers(typename Traits::SharedStorage& sh
     shared.v_full[i].init(1);
     shared.v_empty[i].init(Traits::kConsumerWarps);
   }
+  for (int i = 0; i < kConfig.q_slots; ++i) {
+    shared.redo_flag[i] = 0;
+  }
+  shared.redo_count = 0;
   cutlass::arch::fence_barrier_init();
 }
 

@@ -1,5 +1,5 @@
 // The producer: one thread brings Q, K and V tiles by TMA and hands on decoded tile infos; the store warp sends
-// finished O tiles out of the Q slots. Contract: K runs one block ahead of V, as the consumers use them:
+// finished O tiles out of the Q slots and lists those that must be done again. Contract: K runs one block ahead of V, as the consumers use them:
 //   Q K(n-1) | K(n-2) V(n-1) | ... | K(0) V(1) | [next tile's Q K(n'-1)] V(0) | ...
 // Tested by every kernel test.
 #pragma once
@@ -57,32 +57,68 @@ struct Loader {
       v.advance();
     };
 
+    auto load_pending_v = [&]() {
+      if (v_pending) {
+        load_v(0, last_head, last_batch);
+        v_pending = false;
+      }
+    };
+    // A slot without a tile: a pause or the end.
+    auto send = [&](SlotKind kind) {
+      shared.q_empty[q.index].wait(q.phase ^ 1);
+      shared.info[q.index].kind = kind;
+      shared.q_full[q.index].arrive();
+      q.advance();
+    };
+
     int tile = static_cast<int>(blockIdx.x);
+    int redone = 0;
 #pragma unroll 1
     while (true) {
-      const TileInfo info = decode_tile<Traits::kKey.mask, Traits::kTileM, Traits::kTileN>(params, tile);
+      TileInfo info;
+      const bool more = tile < params.num_tiles;
+      bool again = false;
+      if constexpr (Traits::kCareful) {
+        const int waiting = *static_cast<volatile int*>(&shared.redo_count) - redone;
+        __threadfence_block();
+        again = waiting >= (more ? Traits::kRedoEarly : 1);
+        if (again) {
+          info = shared.redo_list[redone++ % Traits::kRedoCapacity];
+          info.careful = 1;
+        } else if (!more) {
+          // All is handed out. Let it be finished; then see whether something must be done again.
+          send(kPause);
+          load_pending_v();
+          wait_for_all_slots(q);
+          if (*static_cast<volatile int*>(&shared.redo_count) == redone) {
+            send(kEnd);
+            return;
+          }
+          continue;
+        }
+      } else if (!more) {
+        send(kEnd);
+        load_pending_v();
+        return;
+      }
+      if (!again) {
+        info = decode_tile<Traits::kKey.mask, Traits::kTileM, Traits::kTileN>(params, tile);
+      }
       const int kv_head = info.head / params.group_size;
       // With one Q slot the slot is busy until O has left it: K need not wait for that.
-      const bool k_first = !Traits::kFlat && info.valid;
-      if (k_first) {
+      if constexpr (!Traits::kFlat) {
         load_k(info.num_blocks - 1, kv_head, info.batch);
       }
       shared.q_empty[q.index].wait(q.phase ^ 1);
       shared.info[q.index] = info;
-      if (!info.valid) {
-        shared.q_full[q.index].arrive();
-        break;
-      }
       load_tile<Traits::kTileM>(params.q, shared.q_full[q.index],
                                 shared.q + q.index * Traits::kTileM * Traits::kHeadDim,
                                 info.m_tile * Traits::kTileM, info.head, info.batch, kPass);
       q.advance();
-      if (!k_first) {
+      if constexpr (Traits::kFlat) {
         load_k(info.num_blocks - 1, kv_head, info.batch);
       }
-      if (v_pending) {
-        load_v(0, last_head, last_batch);
-      }
+      load_pending_v();
 #pragma unroll 1
       for (int block = info.num_blocks - 2; block >= 0; --block) {
         load_k(block, kv_head, info.batch);
@@ -95,11 +131,19 @@ struct Loader {
       } else {
         load_v(0, kv_head, info.batch);
       }
-      tile = next_tile(params, tile);
+      if (!again) {
+        tile = next_tile(params, tile);
+      }
     }
-    if (v_pending) {
-      load_v(0, last_head, last_batch);
+  }
+
+  __device__ __forceinline__ void wait_for_all_slots(Ring<kConfig.q_slots> q) {
+#pragma unroll 1
+    for (int i = 0; i < kConfig.q_slots; ++i) {
+      shared.q_empty[q.index].wait(q.phase ^ 1);
+      q.advance();
     }
+    device::compiler_fence();
   }
 };
 
@@ -117,11 +161,26 @@ struct Storer {
       shared.q_full[slot.index].wait(slot.phase);
       device::compiler_fence();
       const TileInfo info = shared.info[slot.index];
-      if (!info.valid) {
+      if (info.kind == kEnd) {
         break;
       }
       shared.o_full[slot.index].wait(slot.phase);
       device::compiler_fence();
+      if (info.kind == kPause) {
+        shared.q_empty[slot.index].arrive();
+        slot.advance();
+        continue;
+      }
+      if constexpr (Traits::kCareful) {
+        if (info.careful) {
+          device::bulk_stores_written();  // this tile's first, wrong values are to be overwritten
+        } else if (shared.redo_flag[slot.index] != 0) {
+          shared.redo_flag[slot.index] = 0;
+          shared.redo_list[shared.redo_count % Traits::kRedoCapacity] = info;
+          __threadfence_block();
+          *static_cast<volatile int*>(&shared.redo_count) = shared.redo_count + 1;
+        }
+      }
       const auto* from = shared.q + slot.index * Traits::kTileM * Traits::kHeadDim;
 #pragma unroll
       for (int c = 0; c < Traits::kChunks; ++c) {

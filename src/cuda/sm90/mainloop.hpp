@@ -5,6 +5,8 @@
 // Tested by every kernel test.
 #pragma once
 
+#include <climits>
+
 #include <cute/algorithm/gemm.hpp>
 #include <cute/atom/copy_atom.hpp>
 #include <cute/atom/copy_traits_sm75.hpp>
@@ -24,9 +26,11 @@ struct Consumer {
   static constexpr KernelConfig kConfig = Traits::kConfig;
   static constexpr bool kClassic = kConfig.softmax == Softmax::kClassic;
   using ScaleOut = cute::SM90::GMMA::ScaleOut;
-  // Named barriers (cutlass::arch::NamedBarrier's user ids): [0, 3) turns, [3, 6) a warpgroup's own.
+  // Named barriers (cutlass::arch::NamedBarrier's user ids): [0, 3) turns, [3, 6) a warpgroup's own,
+  // 6 all consumers.
   static constexpr int kTurnBarrier = 0;
   static constexpr int kWarpgroupBarrier = 3;
+  static constexpr int kConsumerBarrier = 6;
 
   const cuda::ForwardParams& params;
   typename Traits::SharedStorage& shared;
@@ -37,7 +41,8 @@ struct Consumer {
   Ring<kConfig.k_stages> k;
   Ring<kConfig.v_stages> v;
   device::OnlineSoftmax<kConfig.softmax, Traits::kBFloat16> softmax;
-  TileInfo tile;
+  int num_unmasked;  // of the tile in work
+  bool careful;
   int ends[2];          // keys [0, ends[r]) are visible to this thread's row r
   ScaleOut accumulate;  // Zero for a tile's first P·V
 
@@ -91,15 +96,52 @@ struct Consumer {
     cutlass::arch::NamedBarrier::sync(128, static_cast<std::uint32_t>(kWarpgroupBarrier + warpgroup));
   }
 
-  // Waits for the slot's tile; false: there are no more.
-  __device__ __forceinline__ bool next_tile_arrived(TileInfo& info) {
+  // Waits for the slot and says what is in it.
+  __device__ __forceinline__ SlotKind slot_arrived() {
     shared.q_full[slot.index].wait(slot.phase);
     device::compiler_fence();
-    info = shared.info[slot.index];
-    if (info.valid && params.negate_q) {
+    const auto kind = static_cast<SlotKind>(shared.info[slot.index].kind);
+    if (kind == kTile && params.negate_q) {
       negate_q();
     }
-    return info.valid != 0;
+    if (Traits::kCareful && kind == kPause) {
+      release(shared.o_full[slot.index]);
+    }
+    return kind;
+  }
+
+  __device__ __forceinline__ static void sync_consumers() {
+    cutlass::arch::NamedBarrier::sync(128 * kConfig.warpgroups, kConsumerBarrier);
+  }
+
+  // A careful tile: NaN and Inf are taken out of the V stage that comes next, block `block`, if rows exist that do
+  // not see all of it, and the least key that had one is noted: rows that do see it are left to exact_row. Each
+  // consumer thread looks at its share; no warpgroup multiplies before all have.
+  __device__ __forceinline__ void clean_values(int block) {
+    if (block < num_unmasked) {
+      return;  // every row sees these: NaN and Inf are theirs
+    }
+    shared.v_full[v.index].wait(v.phase);
+    constexpr std::uint32_t kExponent = Traits::kBFloat16 ? 0x7F80u : 0x7C00u;
+    auto* words = reinterpret_cast<std::uint32_t*>(shared.v + v.index * Traits::kTileN * Traits::kHeadDim);
+    int bad = INT_MAX;
+#pragma unroll 1
+    for (int i = warpgroup * 128 + thread; i < Traits::kTileN * Traits::kHeadDim / 2; i += 128 * kConfig.warpgroups) {
+      const std::uint32_t word = words[i];
+      std::uint32_t keep = 0xFFFFFFFFu;
+      keep ^= (word & kExponent) == kExponent ? 0xFFFFu : 0u;
+      keep ^= (word >> 16 & kExponent) == kExponent ? 0xFFFF0000u : 0u;
+      if (keep != 0xFFFFFFFFu) {
+        words[i] = word & keep;
+        // 32 words make a key's 128 bytes of one chunk; the swizzle moves words within them only.
+        bad = min(bad, block * Traits::kTileN + i / 32 % Traits::kTileN);
+      }
+    }
+    if (bad != INT_MAX) {
+      atomicMin(&shared.first_bad_key, bad);
+    }
+    cutlass::arch::fence_view_async_shared();
+    sync_consumers();
   }
 
   __device__ __forceinline__ int row_in_tile() const {
@@ -113,11 +155,21 @@ struct Consumer {
     device::mask_block(scores, limits);
   }
 
-  __device__ __forceinline__ void begin_tile() {
+  // Returns the tile's number of blocks.
+  __device__ __forceinline__ int begin_tile() {
+    const TileInfo tile = shared.info[slot.index];
     const int row = tile.m_tile * Traits::kTileM + row_in_tile();
     ends[0] = device::key_end<Traits::kKey.mask>(params, row);
     ends[1] = device::key_end<Traits::kKey.mask>(params, row + 8);
+    num_unmasked = tile.num_unmasked;
+    careful = Traits::kCareful && tile.careful != 0;
     accumulate = ScaleOut::Zero;
+    if (careful) {
+      sync_consumers();  // the last careful tile's note has been read by all
+      shared.first_bad_key = INT_MAX;
+      sync_consumers();
+    }
+    return tile.num_blocks;
   }
 
   // Block `block` of the tile, and P·V of the block before it.
@@ -131,6 +183,9 @@ struct Consumer {
     auto output = make_tensor(o.data(), device::rows_and_columns(o.layout()));
 
     shared.k_full[k.index].wait(k.phase);
+    if (Traits::kCareful && careful) {
+      clean_values(block + 1);
+    }
     take_turn();
     warpgroup_fence_operand(s);
     warpgroup_fence_operand(o);
@@ -147,6 +202,7 @@ struct Consumer {
       shared.v_full[v.index].wait(v.phase);
       product(mma_o, operand_p, v_tiles(_, _, _, v.index), o, accumulate);
       warpgroup_wait<0>();
+      warpgroup_arrive();
       product(mma_s, q, k_tiles(_, _, _, k.index), s, ScaleOut::Zero);
       pass_turn();
       warpgroup_wait<0>();
@@ -233,23 +289,27 @@ struct Consumer {
     if (kConfig.ping_pong && warpgroup == 0) {  // the first turn is nobody's to pass
       cutlass::arch::NamedBarrier::arrive(256, static_cast<std::uint32_t>(kTurnBarrier));
     }
-    if (!next_tile_arrived(tile)) {
-      return;
-    }
-    first_scores();
-
+    SlotKind kind = slot_arrived();
+    bool scores_there = false;  // the tile's first product was made beside the last one of the tile before
 #pragma unroll 1
-    while (true) {
-      begin_tile();
-      int block = tile.num_blocks - 1;
-      if (block >= tile.num_unmasked) {
+    while (kind != kEnd) {
+      if (Traits::kCareful && kind == kPause) {
+        slot.advance();
+        kind = slot_arrived();
+        continue;
+      }
+      if (!scores_there) {
+        first_scores();
+      }
+      int block = begin_tile() - 1;
+      if (block >= num_unmasked) {
         mask(scores, block);
       }
       softmax.first_block(scores, p);
       --block;
       if constexpr (Traits::kKey.mask != Mask::kFull) {
 #pragma unroll 1
-        for (; block >= tile.num_unmasked; --block) {
+        for (; block >= num_unmasked; --block) {
           step<true>(block, s, p, o, operand_q(), k_tiles, operand_p, v_tiles);
         }
       }
@@ -259,12 +319,14 @@ struct Consumer {
       }
 
       const int done_slot = slot.index;
-      TileInfo next;
-      bool more = false;
+      if (Traits::kCareful && careful) {
+        clean_values(0);
+      }
       if constexpr (Traits::kFlat) {
         slot.advance();
-        more = next_tile_arrived(next);
-        if (more) {
+        kind = slot_arrived();
+        scores_there = kind == kTile;
+        if (scores_there) {
           fill_q();
           shared.k_full[k.index].wait(k.phase);
         }
@@ -287,25 +349,18 @@ struct Consumer {
       warpgroup_fence_operand(o);
       release(shared.v_empty[v.index]);
       v.advance();
-      if (Traits::kFlat && more) {
+      if (Traits::kFlat && scores_there) {
         release(shared.k_empty[k.index]);
         k.advance();
       }
 
       Epilogue<Traits> epilogue{params, shared, warpgroup, device::opaque(thread)};
-      epilogue.finish(tile, done_slot, o, softmax, ends);
+      epilogue.finish(done_slot, o, softmax, ends, careful);
 
       if constexpr (!Traits::kFlat) {
         slot.advance();
-        more = next_tile_arrived(next);
-        if (more) {
-          first_scores();
-        }
+        kind = slot_arrived();
       }
-      if (!more) {
-        break;
-      }
-      tile = next;
     }
   }
 };

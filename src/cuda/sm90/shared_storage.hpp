@@ -64,6 +64,13 @@ struct Traits {
   static constexpr int kTileN = kConfig.tile_n;
   static constexpr bool kFlat = kConfig.q_slots > 1 && kConfig.overlap;
 
+  // Masked keys inside a tensor exist: their values may be NaN, which 0 · NaN carries into rows that do not see
+  // them. Such a tile is done again, carefully, so that those rows have the bits they always have.
+  static constexpr bool kCareful = kKey.mask != Mask::kFull;
+  static constexpr int kRedoEarly = 8;  // waiting tiles that make the producer turn to them before new ones
+  static constexpr int kRedoCapacity = 16;
+  static_assert(kRedoEarly + kConfig.q_slots <= kRedoCapacity);
+
   using LayoutQ = device::KMajorTile<T, kTileM, kHeadDim, kConfig.q_slots>;        // (M, d, slots)
   using LayoutK = device::KMajorTile<T, kTileN, kHeadDim, kConfig.k_stages>;       // (N, d, stages)
   using LayoutVt = device::TransposedTile<T, kTileN, kHeadDim, kConfig.v_stages>;  // (d, N, stages)
@@ -84,6 +91,12 @@ struct Traits {
     EmptyBarrier k_empty[kConfig.k_stages];
     FullBarrier v_full[kConfig.v_stages];
     EmptyBarrier v_empty[kConfig.v_stages];
+    // Tiles to be done again (kCareful kernels): flagged by consumers, listed by the store warp, taken by the
+    // producer. At most kRedoEarly + q_slots are ever waiting.
+    std::int32_t redo_flag[kConfig.q_slots];
+    std::int32_t redo_count;
+    std::int32_t first_bad_key;  // of a careful tile: the least key of a masked block with NaN or Inf in its value
+    TileInfo redo_list[kRedoCapacity];
   };
   static_assert(sizeof(SharedStorage) <= static_cast<std::size_t>(shared_bytes(kKey, kConfig)));
 

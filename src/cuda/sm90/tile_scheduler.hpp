@@ -10,20 +10,25 @@
 
 namespace attn::sm90 {
 
+// What the producer hands on in a Q slot. A pause is no work: it lets the last tile be finished before the
+// producer knows whether one has to be done again.
+enum SlotKind : std::int32_t { kEnd = 0, kTile = 1, kPause = 2 };
+
 struct alignas(16) TileInfo {
+  std::int32_t kind;
+  std::int32_t num_blocks;    // at least 1: a tile that sees nothing has one block, wholly masked
+  std::int32_t num_unmasked;  // blocks [0, num_unmasked) are seen whole by every row
+  std::int32_t careful;       // once more, with NaN and Inf taken out of the masked blocks' values
   std::int32_t m_tile;
   std::int32_t head;
   std::int32_t batch;
-  std::int32_t valid;          // 0: there are no more tiles
-  std::int32_t num_blocks;     // at least 1: a tile that sees nothing has one block, wholly masked
-  std::int32_t num_unmasked;   // blocks [0, num_unmasked) are seen whole by every row
-  std::int32_t padding[2];
+  std::int32_t padding;
 };
 
 template <Mask kMask, int kTileM, int kTileN>
 __device__ __forceinline__ TileInfo decode_tile(const cuda::ForwardParams& params, int tile) {
-  TileInfo info;
-  info.valid = tile < params.num_tiles;
+  TileInfo info{};
+  info.kind = kTile;
   const int per_section = params.heads_per_section * params.num_m_tiles;
   const int section = tile / per_section;
   const int in_section = tile - section * per_section;

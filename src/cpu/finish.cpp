@@ -57,8 +57,9 @@ RowState begin_row(const RunContext& context, const core::Sequence& s, std::int6
   const std::int64_t h = kv_head * context.plan.group + r % context.plan.group;
   const core::KeyRange range = core::visible_keys(p, s, i);
   RowState row;
-  row.visible_begin = range.begin;
-  row.visible_end = std::max(range.begin, range.end);
+  // A row that sees nothing keeps a place in the order: both bounds never fall from a query to the next.
+  row.visible_begin = std::min(range.begin, range.end);
+  row.visible_end = range.end;
   row.max = -std::numeric_limits<float>::infinity();
   if (p.alibi) {
     const double slope =

@@ -121,8 +121,8 @@ void TaskRunner::begin_rows() {
 
   for (int row = 0; row < num_rows_; ++row) {
     RowState state = begin_row(context_, task_.sequence, task_.kv_head, task_.row_begin + row);
-    state.visible_begin = std::max(state.visible_begin, task_.key_begin);
-    state.visible_end = std::max(state.visible_begin, std::min(state.visible_end, task_.key_end));
+    state.visible_begin = std::clamp(state.visible_begin, task_.key_begin, task_.key_end);
+    state.visible_end = std::clamp(state.visible_end, task_.key_begin, task_.key_end);
     rows_[row] = state;
   }
   const std::size_t floats = static_cast<std::size_t>(num_rows_ + kMaxBlockRows) *

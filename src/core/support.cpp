@@ -15,10 +15,10 @@ std::vector<BackendSupport> support(const Problem& problem, const PlanOptions& o
   const Status valid = validate(problem);
   std::vector<BackendSupport> result;
   for (const Backend backend : kBackends) {
-    BackendSupport entry{backend, false, "not part of this build"};
+    BackendSupport entry{backend, false, valid.ok() ? "not part of this build" : valid.message()};
     for (const core::BackendEntry& candidate : core::backends()) {
-      if (candidate.backend == backend) {
-        const Status status = valid.ok() ? candidate.support(problem, options) : valid;
+      if (valid.ok() && candidate.backend == backend) {
+        const Status status = candidate.support(problem, options);
         entry.supported = status.ok();
         entry.reason = status.message();
       }

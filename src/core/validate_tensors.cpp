@@ -190,27 +190,30 @@ Status check_cu_seqlens(const std::string& name, const std::int32_t* cu, std::in
   }
   for (std::int64_t b = 0; b < batch; ++b) {
     const std::int64_t length = static_cast<std::int64_t>(cu[b + 1]) - cu[b];
-    const std::string at = name + "[" + std::to_string(b + 1) + "]";
+    // Names are made only where they are needed: a run that is right allocates nothing.
+    const auto at = [&] { return name + "[" + std::to_string(b + 1) + "]"; };
     if (length < 0) {
-      return invalid(at, cu[b + 1], "at least the entry before it, " + std::to_string(cu[b]));
+      return invalid(at(), cu[b + 1], "at least the entry before it, " + std::to_string(cu[b]));
     }
     if (length > max_length) {
       return invalid("length of sequence " + std::to_string(b) + " in " + name, length,
                      "at most " + max_name + ", " + std::to_string(max_length));
     }
     if (cu[b + 1] > total) {
-      return invalid(at, cu[b + 1], "at most the packed tensor's rows, " + std::to_string(total));
+      return invalid(at(), cu[b + 1], "at most the packed tensor's rows, " + std::to_string(total));
     }
   }
   return {};
 }
 
 Status check_sequence(const Problem& p, const Tensors& t, std::int64_t b) {
-  const std::string index = "[" + std::to_string(b) + "]";
+  const auto index = [&] { return "[" + std::to_string(b) + "]"; };
   if (p.seqused_kv) {
     const std::int64_t room =
         p.varlen_kv ? static_cast<std::int64_t>(t.cu_seqlens_kv[b + 1]) - t.cu_seqlens_kv[b] : p.seqlen_kv;
-    ATTN_RETURN_IF_ERROR(check_range("seqused_kv" + index, t.seqused_kv[b], 0, room - p.seqlen_new));
+    if (t.seqused_kv[b] < 0 || t.seqused_kv[b] > room - p.seqlen_new) {
+      return check_range("seqused_kv" + index(), t.seqused_kv[b], 0, room - p.seqlen_new);
+    }
   }
   const Sequence s = sequence_of(p, t, b);
   if (p.page_size > 0) {
@@ -218,7 +221,7 @@ Status check_sequence(const Problem& p, const Tensors& t, std::int64_t b) {
     for (std::int64_t e = 0; e < used; ++e) {
       const std::int64_t page = t.page_table[b * t.page_table_stride + e];
       if (page < 0 || page >= p.num_pages) {
-        return invalid("page_table" + index + "[" + std::to_string(e) + "]", page,
+        return invalid("page_table" + index() + "[" + std::to_string(e) + "]", page,
                        "0 to " + std::to_string(p.num_pages - 1) + " (num_pages - 1)");
       }
     }

@@ -2,9 +2,8 @@
 // reference::append define them. Tested in tests/unit/cpu_append_test.cpp.
 #pragma once
 
-#include <cstdint>
-
 #include <attn/plan.hpp>
+#include <cstdint>
 
 namespace attn::cpu {
 

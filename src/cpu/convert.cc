@@ -46,22 +46,38 @@ struct ApplyTanh {
 
 void ToFloat(const void* in, DType dtype, size_t count, float* out) {
   switch (dtype) {
-    case DType::kFloat32: Map(static_cast<const float*>(in), count, out, Same()); break;
-    case DType::kFloat16: Map(static_cast<const Fp16*>(in), count, out, Same()); break;
-    case DType::kBFloat16: Map(static_cast<const Bf16*>(in), count, out, Same()); break;
+    case DType::kFloat32:
+      Map(static_cast<const float*>(in), count, out, Same());
+      break;
+    case DType::kFloat16:
+      Map(static_cast<const Fp16*>(in), count, out, Same());
+      break;
+    case DType::kBFloat16:
+      Map(static_cast<const Bf16*>(in), count, out, Same());
+      break;
   }
 }
 
 void FromFloat(const float* in, DType dtype, size_t count, void* out) {
   switch (dtype) {
-    case DType::kFloat32: Map(in, count, static_cast<float*>(out), Same()); break;
-    case DType::kFloat16: Map(in, count, static_cast<Fp16*>(out), Same()); break;
-    case DType::kBFloat16: Map(in, count, static_cast<Bf16*>(out), Same()); break;
+    case DType::kFloat32:
+      Map(in, count, static_cast<float*>(out), Same());
+      break;
+    case DType::kFloat16:
+      Map(in, count, static_cast<Fp16*>(out), Same());
+      break;
+    case DType::kBFloat16:
+      Map(in, count, static_cast<Bf16*>(out), Same());
+      break;
   }
 }
 
-void Exp2Array(const float* in, size_t count, float* out) { Map(in, count, out, ApplyExp2()); }
-void TanhArray(const float* in, size_t count, float* out) { Map(in, count, out, ApplyTanh()); }
+void Exp2Array(const float* in, size_t count, float* out) {
+  Map(in, count, out, ApplyExp2());
+}
+void TanhArray(const float* in, size_t count, float* out) {
+  Map(in, count, out, ApplyTanh());
+}
 
 // (o + o_low) / divisor. Where o is not finite, o_low means nothing and o alone counts.
 HWY_INLINE V Finish(D d, V o, V o_low, V divisor) {
@@ -86,9 +102,15 @@ HWY_INLINE void StoreRowTo(const float* o, const float* o_low, float divisor, in
 
 void StoreRow(const float* o, const float* o_low, float divisor, int dim, DType dtype, void* out) {
   switch (dtype) {
-    case DType::kFloat32: StoreRowTo(o, o_low, divisor, dim, static_cast<float*>(out)); break;
-    case DType::kFloat16: StoreRowTo(o, o_low, divisor, dim, static_cast<Fp16*>(out)); break;
-    case DType::kBFloat16: StoreRowTo(o, o_low, divisor, dim, static_cast<Bf16*>(out)); break;
+    case DType::kFloat32:
+      StoreRowTo(o, o_low, divisor, dim, static_cast<float*>(out));
+      break;
+    case DType::kFloat16:
+      StoreRowTo(o, o_low, divisor, dim, static_cast<Fp16*>(out));
+      break;
+    case DType::kBFloat16:
+      StoreRowTo(o, o_low, divisor, dim, static_cast<Bf16*>(out));
+      break;
   }
 }
 

@@ -16,8 +16,8 @@ Status run(const PlanImpl& plan, const Tensors& tensors, void* workspace, void* 
 
 [[nodiscard]] std::vector<CpuLevel> levels();
 
-// Floating-point rate of independent fp32 FMAs on the calling thread at a level, in GFLOP/s: what `attn bench`
-// divides by. Runs for about `seconds`.
+// Floating-point rate of independent fp32 FMAs on the calling thread at a level, in GFLOP/s: what `attn
+// bench` divides by. Runs for about `seconds`.
 [[nodiscard]] double measure_fma_peak_gflops(const std::string& level, double seconds);
 // Bandwidth of reading memory far larger than the caches with so many threads, in GB/s.
 [[nodiscard]] double measure_stream_gbs(int threads, double seconds);

@@ -106,8 +106,8 @@ HWY_INLINE void DotKeys(const DirectQuery<kRows>& query, const T* const* k, V* H
 #pragma GCC unroll 4
     for (int key = 0; key < kKeys; ++key) {
       // The last whole vector of the row, without the channels that were counted before.
-      const V x = i > 0 ? hn::IfThenElseZero(mask, LoadFloat(d, k[key] + dim - kLanes))
-                        : LoadFloatN(d, k[key], n);
+      const V x =
+          i > 0 ? hn::IfThenElseZero(mask, LoadFloat(d, k[key] + dim - kLanes)) : LoadFloatN(d, k[key], n);
 #pragma GCC unroll 4
       for (int r = 0; r < kRows; ++r) {
         c[key][r] = hn::MulAdd(x, i > 0 ? query.tail[r] : hn::Load(d, query.q + r * query.stride), c[key][r]);
@@ -166,10 +166,18 @@ template <class T>
 void ScoresDirectOf(const float* q, int rows, size_t q_stride, size_t dim, const void* const* k_rows,
                     size_t begin, size_t end, float factor, float* s) {
   switch (rows) {
-    case 1: ScoresRows<T, 1>(q, q_stride, dim, k_rows, begin, end, factor, s); break;
-    case 2: ScoresRows<T, 2>(q, q_stride, dim, k_rows, begin, end, factor, s); break;
-    case 3: ScoresRows<T, 3>(q, q_stride, dim, k_rows, begin, end, factor, s); break;
-    default: ScoresRows<T, 4>(q, q_stride, dim, k_rows, begin, end, factor, s); break;
+    case 1:
+      ScoresRows<T, 1>(q, q_stride, dim, k_rows, begin, end, factor, s);
+      break;
+    case 2:
+      ScoresRows<T, 2>(q, q_stride, dim, k_rows, begin, end, factor, s);
+      break;
+    case 3:
+      ScoresRows<T, 3>(q, q_stride, dim, k_rows, begin, end, factor, s);
+      break;
+    default:
+      ScoresRows<T, 4>(q, q_stride, dim, k_rows, begin, end, factor, s);
+      break;
   }
 }
 
@@ -180,9 +188,15 @@ void ScoresDirect(const float* q, int rows, int q_stride, int dim, const void* c
   const size_t from = static_cast<size_t>(begin);
   const size_t to = static_cast<size_t>(end);
   switch (dtype) {
-    case DType::kFloat32: ScoresDirectOf<float>(q, rows, stride, channels, k_rows, from, to, factor, s); break;
-    case DType::kFloat16: ScoresDirectOf<Fp16>(q, rows, stride, channels, k_rows, from, to, factor, s); break;
-    case DType::kBFloat16: ScoresDirectOf<Bf16>(q, rows, stride, channels, k_rows, from, to, factor, s); break;
+    case DType::kFloat32:
+      ScoresDirectOf<float>(q, rows, stride, channels, k_rows, from, to, factor, s);
+      break;
+    case DType::kFloat16:
+      ScoresDirectOf<Fp16>(q, rows, stride, channels, k_rows, from, to, factor, s);
+      break;
+    case DType::kBFloat16:
+      ScoresDirectOf<Bf16>(q, rows, stride, channels, k_rows, from, to, factor, s);
+      break;
   }
 }
 
@@ -283,19 +297,33 @@ HWY_NOINLINE void AccumulateRows(const Accumulation& acc, const void* const* v_r
 template <class T>
 void AccumulateDirectOf(const Accumulation& acc, const void* const* v_rows, size_t dim) {
   switch (acc.rows) {
-    case 1: AccumulateRows<T, 1>(acc, v_rows, dim); break;
-    case 2: AccumulateRows<T, 2>(acc, v_rows, dim); break;
-    case 3: AccumulateRows<T, 3>(acc, v_rows, dim); break;
-    default: AccumulateRows<T, 4>(acc, v_rows, dim); break;
+    case 1:
+      AccumulateRows<T, 1>(acc, v_rows, dim);
+      break;
+    case 2:
+      AccumulateRows<T, 2>(acc, v_rows, dim);
+      break;
+    case 3:
+      AccumulateRows<T, 3>(acc, v_rows, dim);
+      break;
+    default:
+      AccumulateRows<T, 4>(acc, v_rows, dim);
+      break;
   }
 }
 
 void AccumulateDirect(const Accumulation& acc, const void* const* v_rows, int dim, DType dtype) {
   const size_t channels = static_cast<size_t>(dim);
   switch (dtype) {
-    case DType::kFloat32: AccumulateDirectOf<float>(acc, v_rows, channels); break;
-    case DType::kFloat16: AccumulateDirectOf<Fp16>(acc, v_rows, channels); break;
-    case DType::kBFloat16: AccumulateDirectOf<Bf16>(acc, v_rows, channels); break;
+    case DType::kFloat32:
+      AccumulateDirectOf<float>(acc, v_rows, channels);
+      break;
+    case DType::kFloat16:
+      AccumulateDirectOf<Fp16>(acc, v_rows, channels);
+      break;
+    case DType::kBFloat16:
+      AccumulateDirectOf<Bf16>(acc, v_rows, channels);
+      break;
   }
 }
 

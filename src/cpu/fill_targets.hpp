@@ -39,10 +39,10 @@
 #define ATTN_CPU_FILL_SCALAR(target, table)
 #endif
 
-#define ATTN_CPU_FILL(target, table)     \
-  ATTN_CPU_FILL_AVX3(target, table);     \
-  ATTN_CPU_FILL_AVX2(target, table);     \
-  ATTN_CPU_FILL_SSE4(target, table);     \
-  ATTN_CPU_FILL_SSE2(target, table);     \
-  ATTN_CPU_FILL_NEON(target, table);     \
+#define ATTN_CPU_FILL(target, table) \
+  ATTN_CPU_FILL_AVX3(target, table); \
+  ATTN_CPU_FILL_AVX2(target, table); \
+  ATTN_CPU_FILL_SSE4(target, table); \
+  ATTN_CPU_FILL_SSE2(target, table); \
+  ATTN_CPU_FILL_NEON(target, table); \
   ATTN_CPU_FILL_SCALAR(target, table)

@@ -50,15 +50,15 @@ Closing close_row(const RowState& row, double sink, bool lse_with_sink) {
 
 }  // namespace
 
-RowState begin_row(const RunContext& context, const core::Sequence& s, std::int64_t kv_head,
-                   std::int64_t r) {
+RowState begin_row(const RunContext& context, const core::Sequence& s, std::int64_t kv_head, std::int64_t r) {
   const Problem& p = context.problem;
   const std::int64_t i = r / context.plan.group;
   const std::int64_t h = kv_head * context.plan.group + r % context.plan.group;
   const core::KeyRange range = core::visible_keys(p, s, i);
   RowState row;
-  row.visible_begin = range.begin;
-  row.visible_end = std::max(range.begin, range.end);
+  // A row that sees nothing keeps a place in the order: both bounds never fall from a query to the next.
+  row.visible_begin = std::min(range.begin, range.end);
+  row.visible_end = range.end;
   row.max = -std::numeric_limits<float>::infinity();
   if (p.alibi) {
     const double slope =
@@ -103,16 +103,14 @@ void store_partial(const RunContext& context, const RowState& row, const float* 
   partial[dim + 1] = row.sum + row.sum_low;
 }
 
-float* partials_of(const RunContext& context, const core::Sequence& s, std::int64_t kv_head,
-                   std::int64_t r) {
+float* partials_of(const RunContext& context, const core::Sequence& s, std::int64_t kv_head, std::int64_t r) {
   const std::int64_t row = partial_row_base(context.plan, context.problem, s, kv_head) + r;
   return reinterpret_cast<float*>(context.workspace + context.plan.partials_offset) +
          row * context.plan.num_splits * (context.problem.head_dim_v + 2);
 }
 
 void combine_rows(const RunContext& context, const core::Sequence& s, std::int64_t kv_head,
-                  std::int64_t row_begin, std::int64_t row_end, std::int64_t count, float* o,
-                  float* o_low) {
+                  std::int64_t row_begin, std::int64_t row_end, std::int64_t count, float* o, float* o_low) {
   const std::int64_t dim = context.problem.head_dim_v;
   for (std::int64_t r = row_begin; r < row_end; ++r) {
     const float* partials = partials_of(context, s, kv_head, r);

@@ -7,5 +7,5 @@
 // vector length is not a compile-time constant; and EMU128, which SCALAR covers. (Bits: hwy/detect_targets.h;
 // undefined names are 0 in newer and older Highways.)
 #define HWY_BROKEN_EMU128 1  // so that the plain baseline is SCALAR with every compiler
-#define HWY_DISABLED_TARGETS                                                                           \
+#define HWY_DISABLED_TARGETS \
   (HWY_SSSE3 | HWY_AVX3_DL | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV | HWY_EMU128)

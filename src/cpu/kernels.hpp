@@ -36,9 +36,10 @@ struct SoftmaxBlock {
 
 // What turns scale · q·k into log2-domain logits where it is more than a factor.
 struct LogitTransform {
-  float softcap = 0.0F;                 // 0: off
-  const float* slope_log2 = nullptr;    // per row, slope · log2(e); null: no ALiBi
-  const float* distance = nullptr;      // per row: position of the tile's key 0 relative to the row's reference key
+  float softcap = 0.0F;               // 0: off
+  const float* slope_log2 = nullptr;  // per row, slope · log2(e); null: no ALiBi
+  const float* distance =
+      nullptr;  // per row: position of the tile's key 0 relative to the row's reference key
 };
 
 // Accumulation O += P·V over keys [begin, end) of a tile, after O was multiplied by rescale.
@@ -67,7 +68,8 @@ struct KernelTable {
   bool (*pack_v)(const void* const* rows, int begin, int end, int dim, DType dtype, int panel_stride,
                  float* panels);
 
-  // s[r][key] = factor · Σ_c q[c][r] · k[c][key] over whole panels [panel_begin, panel_end). q: [channel][row].
+  // s[r][key] = factor · Σ_c q[c][r] · k[c][key] over whole panels [panel_begin, panel_end). q:
+  // [channel][row].
   void (*scores)(const float* q, int rows, int dim, const float* panels, int panel_begin, int panel_end,
                  float factor, float* s);
   void (*transform)(float* s, int rows, int begin, int end, const LogitTransform& transform);

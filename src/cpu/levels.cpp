@@ -40,7 +40,9 @@ constexpr Level kLevels[] = {
 };
 constexpr std::size_t kNumLevels = std::size(kLevels);
 
-bool runnable(const Level& level) { return (hwy::SupportedTargets() & level.target) != 0; }
+bool runnable(const Level& level) {
+  return (hwy::SupportedTargets() & level.target) != 0;
+}
 
 const std::array<KernelTable, kNumLevels>& tables() {
   static const std::array<KernelTable, kNumLevels> all = [] {

@@ -11,7 +11,8 @@ namespace attn::cpu {
 
 struct LevelChoice {
   const KernelTable* kernels = nullptr;
-  std::string reason;  // where the choice came from: "best of this CPU", "PlanOptions::cpu_level", "ATTN_CPU_LEVEL"
+  std::string
+      reason;  // where the choice came from: "best of this CPU", "PlanOptions::cpu_level", "ATTN_CPU_LEVEL"
 };
 
 // requested, else the environment, else the best that this CPU can run. A name that does not exist is

@@ -44,7 +44,7 @@ HWY_INLINE V Exp2(D d, V x) {
   return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -126.0F)), hn::Mul(fraction, power));
 }
 
-// tanh within 4 ulp at any magnitude, by e^(2|y|) − 1 =: m, tanh = m / (m + 2), where m keeps its relative
+// tanh within 5 ulp at any magnitude, by e^(2|y|) − 1 =: m, tanh = m / (m + 2), where m keeps its relative
 // accuracy near 0. From |y| = 10 on exactly ±1. NaN gives NaN.
 template <class D, class V = hn::VFromD<D>>
 HWY_INLINE V Tanh(D d, V y) {

@@ -104,14 +104,19 @@ void PackK(const void* const* rows, int num_keys, int dim, DType dtype, float* s
       }
       break;
     }
-    case DType::kFloat16: PackKOf<Fp16>(rows, keys, channels, stage, panels); break;
-    case DType::kBFloat16: PackKOf<Bf16>(rows, keys, channels, stage, panels); break;
+    case DType::kFloat16:
+      PackKOf<Fp16>(rows, keys, channels, stage, panels);
+      break;
+    case DType::kBFloat16:
+      PackKOf<Bf16>(rows, keys, channels, stage, panels);
+      break;
   }
 }
 
 // Not finite · 0 is NaN and stays so in a sum of such products; finite · 0 adds nothing.
 template <class T>
-bool PackVOf(const void* const* rows, size_t begin, size_t end, size_t dim, size_t panel_stride, float* panels) {
+bool PackVOf(const void* const* rows, size_t begin, size_t end, size_t dim, size_t panel_stride,
+             float* panels) {
   const D d;
   const V zero = hn::Zero(d);
   V poison = zero;
@@ -139,9 +144,12 @@ bool PackV(const void* const* rows, int begin, int end, int dim, DType dtype, in
   const size_t channels = static_cast<size_t>(dim);
   const size_t stride = static_cast<size_t>(panel_stride);
   switch (dtype) {
-    case DType::kFloat32: return PackVOf<float>(rows, from, to, channels, stride, panels);
-    case DType::kFloat16: return PackVOf<Fp16>(rows, from, to, channels, stride, panels);
-    case DType::kBFloat16: return PackVOf<Bf16>(rows, from, to, channels, stride, panels);
+    case DType::kFloat32:
+      return PackVOf<float>(rows, from, to, channels, stride, panels);
+    case DType::kFloat16:
+      return PackVOf<Fp16>(rows, from, to, channels, stride, panels);
+    case DType::kBFloat16:
+      return PackVOf<Bf16>(rows, from, to, channels, stride, panels);
   }
   return false;
 }

@@ -34,7 +34,9 @@ constexpr std::int64_t kFixedSplitKeys = 2048;
 constexpr std::int64_t round_up(std::int64_t n, std::int64_t multiple) {
   return (n + multiple - 1) / multiple * multiple;
 }
-constexpr std::int64_t ceil_div(std::int64_t n, std::int64_t d) { return (n + d - 1) / d; }
+constexpr std::int64_t ceil_div(std::int64_t n, std::int64_t d) {
+  return (n + d - 1) / d;
+}
 
 // From the head dims alone: the place of a tile's edges is part of the result's bits.
 std::int64_t choose_tile_keys(const Problem& p) {
@@ -107,8 +109,8 @@ Status layout_workspace(const Problem& p, CpuPlan* plan) {
   if (p.varlen_q) {
     fits = take(static_cast<std::size_t>(p.batch + 1) * sizeof(std::int64_t), &total, &plan->table_offset);
   }
-  fits = fits && take(static_cast<std::size_t>(plan->threads) * plan->scratch.bytes, &total,
-                      &plan->scratch_offset);
+  fits = fits &&
+         take(static_cast<std::size_t>(plan->threads) * plan->scratch.bytes, &total, &plan->scratch_offset);
   std::int64_t floats = 0;
   if (plan->split_rule != SplitRule::kNone) {
     std::int64_t rows = plan->group * p.seqlen_q;
@@ -118,7 +120,8 @@ Status layout_workspace(const Problem& p, CpuPlan* plan) {
       rows = plan->split_rule == SplitRule::kRequested ? rows : std::min(rows, kSplitRows);
       fits = fits && !__builtin_mul_overflow(p.batch * p.heads_kv, rows, &plan->partial_rows);
     }
-    fits = fits && !__builtin_mul_overflow(plan->partial_rows, plan->num_splits * (p.head_dim_v + 2), &floats);
+    fits =
+        fits && !__builtin_mul_overflow(plan->partial_rows, plan->num_splits * (p.head_dim_v + 2), &floats);
     fits = fits && floats < (std::int64_t{1} << 60);
     fits = fits && take(static_cast<std::size_t>(floats) * sizeof(float), &total, &plan->partials_offset);
   }
@@ -148,10 +151,18 @@ void write_notes(const Problem& p, const ThreadChoice& threads, const std::strin
                                     plan->rows_per_task, plan->tile_keys, k.block_rows, k.panel_keys));
   const char* rule = "";
   switch (plan->split_rule) {
-    case SplitRule::kNone: rule = "one pass over the keys"; break;
-    case SplitRule::kRequested: rule = "as requested"; break;
-    case SplitRule::kAuto: rule = "from the problem's sizes"; break;
-    case SplitRule::kFixedKeys: rule = "at most; one for each 2048 keys of a sequence of few rows"; break;
+    case SplitRule::kNone:
+      rule = "one pass over the keys";
+      break;
+    case SplitRule::kRequested:
+      rule = "as requested";
+      break;
+    case SplitRule::kAuto:
+      rule = "from the problem's sizes";
+      break;
+    case SplitRule::kFixedKeys:
+      rule = "at most; one for each 2048 keys of a sequence of few rows";
+      break;
   }
   plan->notes.push_back(fmt::format("split rule: {}", rule));
   plan->notes.push_back(fmt::format("threads: {} ({}{})", plan->threads, threads.reason,
@@ -171,7 +182,8 @@ Split split_of(const CpuPlan& plan, const Problem& p, const core::Sequence& s) {
   split.tiles_per_split = std::max<std::int64_t>(split.num_tiles, 1);
   const bool few_rows = plan.group * s.seqlen_q <= kSplitRows;
   switch (plan.split_rule) {
-    case SplitRule::kNone: break;
+    case SplitRule::kNone:
+      break;
     case SplitRule::kRequested:
     case SplitRule::kAuto:
       split.tiles_per_split = std::max<std::int64_t>(ceil_div(split.num_tiles, plan.num_splits), 1);
@@ -200,8 +212,8 @@ Status support(const Problem& p, const PlanOptions& options) {
   ATTN_RETURN_IF_ERROR(core::check_range("batch × heads_kv", p.batch * p.heads_kv, 0, core::kMaxLength));
   for (const auto& [name, dim] : {std::pair{"head_dim_qk", p.head_dim_qk}, {"head_dim_v", p.head_dim_v}}) {
     if (dim > kMaxHeadDimCpu) {
-      return {StatusCode::kUnsupported, fmt::format("{} is {}; allowed on the CPU: 1 to {}", name, dim,
-                                                    kMaxHeadDimCpu)};
+      return {StatusCode::kUnsupported,
+              fmt::format("{} is {}; allowed on the CPU: 1 to {}", name, dim, kMaxHeadDimCpu)};
     }
   }
   LevelChoice level;
@@ -228,8 +240,8 @@ Status plan(const Problem& p, const PlanOptions& options, std::unique_ptr<Backen
   const std::int64_t rows = std::max<std::int64_t>(plan->group * p.seqlen_q, 1);
   const double keys = static_cast<double>(p.seqlen_kv);
   const double sequences = static_cast<double>(p.batch * p.heads_kv);
-  const double flops = 2.0 * static_cast<double>(rows) * sequences * keys *
-                       static_cast<double>(p.head_dim_qk + p.head_dim_v);
+  const double flops =
+      2.0 * static_cast<double>(rows) * sequences * keys * static_cast<double>(p.head_dim_qk + p.head_dim_v);
   plan->threads = flops < kTinyFlops ? 1 : threads.threads;
 
   // Rows of a task: as many as the caches like, fewer where threads would go without work. This moves no
@@ -242,8 +254,8 @@ Status plan(const Problem& p, const PlanOptions& options, std::unique_ptr<Backen
   }
   task_rows = std::max(round_up(task_rows, kernels.block_rows), round_up(kMinTaskRows, kernels.block_rows));
   plan->rows_per_task = std::min(task_rows, round_up(rows, 2));
-  const double tasks = static_cast<double>(ceil_div(rows, plan->rows_per_task)) *
-                       static_cast<double>(other_tasks);
+  const double tasks =
+      static_cast<double>(ceil_div(rows, plan->rows_per_task)) * static_cast<double>(other_tasks);
   plan->threads = static_cast<int>(std::clamp<double>(plan->threads, 1, std::max(tasks, 1.0)));
 
   plan->scratch = layout_scratch(p, *plan);

@@ -34,10 +34,10 @@ struct ScratchLayout {
   std::size_t s = 0;
   std::size_t o = 0;
   std::size_t o_low = 0;
-  std::size_t rows = 0;      // RowState of each row
-  std::size_t k_rows = 0;    // pointers
+  std::size_t rows = 0;    // RowState of each row
+  std::size_t k_rows = 0;  // pointers
   std::size_t v_rows = 0;
-  std::size_t bytes = 0;     // of all, a multiple of 64
+  std::size_t bytes = 0;  // of all, a multiple of 64
 };
 
 // How the keys of one sequence are split.
@@ -63,7 +63,7 @@ struct CpuPlan : BackendPlan {
   std::int64_t q_stride = 0;  // head_dim_qk rounded up to a vector
   std::int64_t o_stride = 0;  // head_dim_v rounded up to a vector
   SplitRule split_rule = SplitRule::kNone;
-  std::int64_t fixed_tiles = 0;   // of a split under kFixedKeys
+  std::int64_t fixed_tiles = 0;  // of a split under kFixedKeys
   int threads = 1;
   ScratchLayout scratch;
   std::size_t table_offset = 0;     // varlen_q: batch + 1 task numbers

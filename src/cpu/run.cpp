@@ -15,7 +15,8 @@ namespace {
 class Tasks {
  public:
   explicit Tasks(const RunContext& context)
-      : context_(context), splits_(context.plan.split_rule == SplitRule::kNone ? 1 : context.plan.num_splits) {
+      : context_(context),
+        splits_(context.plan.split_rule == SplitRule::kNone ? 1 : context.plan.num_splits) {
     const Problem& p = context.problem;
     if (!p.varlen_q) {
       blocks_ = blocks_of(p.seqlen_q);
@@ -83,8 +84,8 @@ struct Phase {
 void work(void* opaque, int worker) {
   Phase& phase = *static_cast<Phase*>(opaque);
   const CpuPlan& plan = phase.context.plan;
-  char* scratch = phase.context.workspace + plan.scratch_offset +
-                  static_cast<std::size_t>(worker) * plan.scratch.bytes;
+  char* scratch =
+      phase.context.workspace + plan.scratch_offset + static_cast<std::size_t>(worker) * plan.scratch.bytes;
   for (std::int64_t i = phase.next.fetch_add(1, std::memory_order_relaxed); i < phase.count;
        i = phase.next.fetch_add(1, std::memory_order_relaxed)) {
     phase.job(phase, i, scratch);
@@ -115,7 +116,8 @@ void attention_job(const Phase& phase, std::int64_t index, char* scratch) {
   }
   const std::int64_t tile = split.first_tile + n * split.tiles_per_split;
   task.key_begin = tile * c.plan.tile_keys;
-  task.key_end = std::min(tile + split.tiles_per_split, split.first_tile + split.num_tiles) * c.plan.tile_keys;
+  task.key_end =
+      std::min(tile + split.tiles_per_split, split.first_tile + split.num_tiles) * c.plan.tile_keys;
   if (split.count > 1) {
     const std::int64_t floats = c.problem.head_dim_v + 2;
     task.partials = partials_of(c, task.sequence, task.kv_head, task.row_begin) + n * floats;

@@ -90,8 +90,7 @@ void Softmax(const SoftmaxBlock& block) {
     hn::StoreU(Exp2(d, difference), d, block.rescale + r);
   }
   for (int r = 0; r < block.rows; ++r) {
-    const float tile_sum =
-        RowExp(d, block.s + r * kScoreStride, block.begin, block.end, subtract[r]);
+    const float tile_sum = RowExp(d, block.s + r * kScoreStride, block.begin, block.end, subtract[r]);
     const float sum = block.row_sum[r] * block.rescale[r];
     const float total = sum + tile_sum;
     block.row_sum_low[r] = block.row_sum_low[r] * block.rescale[r] + (tile_sum - (total - sum));

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <pthread.h>
 #include <sched.h>
+#include <tbb/global_control.h>
 #include <tbb/parallel_for.h>
 #include <tbb/task_arena.h>
 #include <unistd.h>
@@ -56,11 +57,15 @@ struct Limits {
   }
 };
 
-Limits limits() { return {affinity_cpus(), cpu_quota()}; }
+Limits limits() {
+  return {affinity_cpus(), cpu_quota()};
+}
 
 }  // namespace
 
-bool in_forked_child() noexcept { return g_registered != 0 || g_forked.load(std::memory_order_relaxed); }
+bool in_forked_child() noexcept {
+  return g_registered != 0 || g_forked.load(std::memory_order_relaxed);
+}
 
 int thread_limit(int request) {
   const int threads = limits().threads();
@@ -89,7 +94,12 @@ Status choose_threads(int request, ThreadChoice* choice) {
 }
 
 struct Team::Arena {
-  explicit Arena(int threads) : arena(threads) { arena.initialize(); }
+  // Not beyond what oneTBB allows the process: it would print a warning.
+  explicit Arena(int threads)
+      : arena(std::min(threads, static_cast<int>(tbb::global_control::active_value(
+                                    tbb::global_control::max_allowed_parallelism)))) {
+    arena.initialize();
+  }
   tbb::task_arena arena;
 };
 
@@ -101,7 +111,8 @@ Team::Team(int threads) {
 
 Team::~Team() {
   if (in_forked_child()) {
-    arena_.release();  // NOLINT(bugprone-unused-return-value): its workers do not exist here; leaked on purpose
+    arena_
+        .release();  // NOLINT(bugprone-unused-return-value): its workers do not exist here; leaked on purpose
   }
 }
 

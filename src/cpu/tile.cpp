@@ -94,8 +94,8 @@ class TaskRunner {
   const bool direct_;
   int block_rows_ = 0;
   int num_blocks_ = 0;
-  float factor_ = 0;  // of q·k: into the log2 domain, or into the natural one where a softcap follows
-  bool poisoned_ = false;       // the V tile holds something that is not finite and that some row may not see
+  float factor_ = 0;       // of q·k: into the log2 domain, or into the natural one where a softcap follows
+  bool poisoned_ = false;  // the V tile holds something that is not finite and that some row may not see
   bool poison_[kMaxTileKeys] = {};  // … which keys
 
   float* q_;
@@ -121,12 +121,12 @@ void TaskRunner::begin_rows() {
 
   for (int row = 0; row < num_rows_; ++row) {
     RowState state = begin_row(context_, task_.sequence, task_.kv_head, task_.row_begin + row);
-    state.visible_begin = std::max(state.visible_begin, task_.key_begin);
-    state.visible_end = std::max(state.visible_begin, std::min(state.visible_end, task_.key_end));
+    state.visible_begin = std::clamp(state.visible_begin, task_.key_begin, task_.key_end);
+    state.visible_end = std::clamp(state.visible_end, task_.key_begin, task_.key_end);
     rows_[row] = state;
   }
-  const std::size_t floats = static_cast<std::size_t>(num_rows_ + kMaxBlockRows) *
-                             static_cast<std::size_t>(plan_.o_stride);
+  const std::size_t floats =
+      static_cast<std::size_t>(num_rows_ + kMaxBlockRows) * static_cast<std::size_t>(plan_.o_stride);
   std::fill_n(o_, floats, 0.0F);
   std::fill_n(o_low_, floats, 0.0F);
   const double scale = problem_.scale();
@@ -331,8 +331,7 @@ void TaskRunner::run_block(const Block& b, std::int64_t base) {
   if (problem_.softcap > 0.0F || problem_.alibi) {
     transform(b, base, from, to);
   }
-  const bool all_visible =
-      tile_begin(b.first + b.count - 1, base) <= from && tile_end(b.first, base) >= to;
+  const bool all_visible = tile_begin(b.first + b.count - 1, base) <= from && tile_end(b.first, base) >= to;
   if (!all_visible) {
     hide_invisible(b, base, from, to);
   }
@@ -363,9 +362,10 @@ void TaskRunner::run_tile(std::int64_t base) {
     }
     const auto dim_qk = static_cast<int>(problem_.head_dim_qk);
     const auto dim_v = static_cast<int>(problem_.head_dim_v);
-    kernels_.pack_k(k_rows_ + from, to - from, dim_qk, problem_.dtype, stage_, k_ + static_cast<std::ptrdiff_t>(from) * dim_qk);
-    const bool finite = kernels_.pack_v(v_rows_, from, to, dim_v, problem_.dtype,
-                                        static_cast<int>(plan_.tile_keys), v_);
+    kernels_.pack_k(k_rows_ + from, to - from, dim_qk, problem_.dtype, stage_,
+                    k_ + static_cast<std::ptrdiff_t>(from) * dim_qk);
+    const bool finite =
+        kernels_.pack_v(v_rows_, from, to, dim_v, problem_.dtype, static_cast<int>(plan_.tile_keys), v_);
     const bool alike = tile_begin(num_rows_ - 1, base) <= begin && tile_end(0, base) >= end;
     poisoned_ = !finite && !alike;
     if (poisoned_) {

@@ -24,7 +24,7 @@ struct RowState {
   std::int64_t visible_begin = 0;  // keys that the row sees, cut to the task's
   std::int64_t visible_end = 0;
   std::int64_t reference_key = 0;
-  double shift = 0;        // natural-log bias of the reference key, which the logits lack
+  double shift = 0;  // natural-log bias of the reference key, which the logits lack
   float slope_log2 = 0;
   float max = 0;
   float sum = 0;

@@ -6,8 +6,10 @@
 #include <attn/plan.hpp>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -62,6 +64,12 @@ class Buffers {
   [[nodiscard]] const std::vector<Block>& blocks() const noexcept { return blocks_; }
   // A block by name ("q", "k", "v", "o", "lse", "kv", "qkv", "page_table", …); null if the case has none.
   [[nodiscard]] const Block* find(std::string_view name) const noexcept;
+
+  // Passes every row of Q, K or V that has influence (appended ones in k_new, v_new) to `fill`, which may
+  // change the values, and stores them. The rows so changed are what reset() restores.
+  void rewrite(Which which, const std::function<void(const RowId&, std::span<float>)>& fill);
+  // Takes what the blocks hold now as their built state: after writing to metadata directly.
+  void seal();
 
   // Fills O and LSE with poison again, and restores the caches that an append wrote.
   void reset();

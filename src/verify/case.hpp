@@ -50,6 +50,15 @@ enum class Layout {
 // unused pages and page-table slots, gaps, keys that no query sees.
 enum class Poison { kNaN, kInf, kHuge, kZero };
 
+enum class Which : std::uint64_t { kQ = 1, kK = 2, kV = 3 };
+
+// A row of Q, K or V: batch entry, head, position in the sequence (appended keys count on).
+struct RowId {
+  std::int64_t b = 0;
+  std::int64_t h = 0;
+  std::int64_t pos = 0;
+};
+
 struct Case {
   Problem problem;
   std::vector<std::int64_t> lens_q;   // with varlen_q: length of each sequence

@@ -1,6 +1,7 @@
 // Cases as lines and files of lines. Contract: case.hpp; the tokens: README.md.
 #include <fmt/format.h>
 
+#include <array>
 #include <charconv>
 #include <cstdio>
 #include <fstream>

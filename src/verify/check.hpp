@@ -56,7 +56,8 @@ struct Report {
 // Expected results of a case, computed once and compared with as many backends as wanted.
 class Judge {
  public:
-  Judge(const Case& c, const CheckOptions& options);
+  // `prepare` may change what the buffers hold before the results are computed.
+  Judge(const Case& c, const CheckOptions& options, const std::function<void(Buffers&)>& prepare = {});
   ~Judge();
   Judge(const Judge&) = delete;
   Judge& operator=(const Judge&) = delete;

@@ -8,15 +8,6 @@
 
 namespace attn::verify {
 
-enum class Which : std::uint64_t { kQ = 1, kK = 2, kV = 3 };
-
-// A row of Q, K or V: batch entry, head, position in the sequence (appended keys count on).
-struct RowId {
-  std::int64_t b = 0;
-  std::int64_t h = 0;
-  std::int64_t pos = 0;
-};
-
 class Values {
  public:
   explicit Values(const Case& c);

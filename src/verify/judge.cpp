@@ -25,7 +25,11 @@ std::uint32_t element_bits(const std::byte* payload, std::size_t size, std::size
 }  // namespace
 
 struct Judge::Impl {
-  Impl(const Case& c, const CheckOptions& check_options) : buffers(c), options(check_options) {
+  Impl(const Case& c, const CheckOptions& check_options, const std::function<void(Buffers&)>& prepare)
+      : buffers(c), options(check_options) {
+    if (prepare) {
+      prepare(buffers);
+    }
     const Problem& p = buffers.problem();
     Tensors after = buffers.tensors();
     if (p.seqlen_new > 0) {
@@ -139,7 +143,8 @@ void Judge::Impl::check_written(Report* report) const {
   }
 }
 
-Judge::Judge(const Case& c, const CheckOptions& options) : impl_(std::make_unique<Impl>(c, options)) {}
+Judge::Judge(const Case& c, const CheckOptions& options, const std::function<void(Buffers&)>& prepare)
+    : impl_(std::make_unique<Impl>(c, options, prepare)) {}
 Judge::~Judge() = default;
 Buffers& Judge::buffers() noexcept {
   return impl_->buffers;

@@ -23,8 +23,8 @@ struct QueryRow {
 struct ExpectedRows {
   std::vector<QueryRow> rows;
   std::vector<reference::Row> results;
-  std::vector<double> o;    // rows × head_dim_v
-  double max_finite_v = 0;  // over visible keys of all rows: the bound's V where a row's own is not finite
+  std::vector<double> o;      // rows × head_dim_v
+  std::vector<double> max_v;  // max |V| over the row's visible keys, infinities left out
 };
 
 // `tensors` holds the caches as they are after an append.

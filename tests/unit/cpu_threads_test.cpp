@@ -1,0 +1,220 @@
+// The number of threads follows affinity, quota and request; the team runs every worker once; a forked child
+// computes the same bits and does not hang.
+#include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "cpu/cgroup.hpp"
+#include "cpu/threads.hpp"
+#include "cpu_test_util.hpp"
+
+namespace attn::cpu {
+namespace {
+
+TEST(CpuQuota, FileContents) {
+  EXPECT_EQ(parse_cpu_max("200000 100000\n"), 2.0);
+  EXPECT_EQ(parse_cpu_max("50000 100000\n"), 0.5);
+  EXPECT_FALSE(parse_cpu_max("max 100000\n").has_value());
+  for (const char* bad : {"", "max", "100000", "-1 100000", "100000 0", "1e5 100000", "100000 100000x"}) {
+    EXPECT_FALSE(parse_cpu_max(bad).has_value()) << bad;
+  }
+  EXPECT_EQ(parse_cfs_quota("150000\n", "100000\n"), 1.5);
+  EXPECT_FALSE(parse_cfs_quota("-1\n", "100000\n").has_value());
+  EXPECT_FALSE(parse_cfs_quota("", "100000\n").has_value());
+}
+
+class CpuQuotaTree : public testing::Test {
+ protected:
+  void SetUp() override {
+    root_ = testing::TempDir() + "attn_cgroup_" + std::to_string(getpid());
+    std::filesystem::create_directories(root_);
+  }
+  void TearDown() override { std::filesystem::remove_all(root_); }
+  void write(const std::string& path, const std::string& text) const {
+    std::filesystem::create_directories(std::filesystem::path(root_ + path).parent_path());
+    std::ofstream(root_ + path) << text;
+  }
+  std::string root_;
+};
+
+TEST_F(CpuQuotaTree, TheTightestGroupOnTheWayUpCounts) {
+  write("/a/cpu.max", "150000 100000\n");
+  write("/a/b/cpu.max", "max 100000\n");
+  EXPECT_EQ(cpu_quota(root_, "0::/a/b\n"), 1.5);
+  write("/a/b/cpu.max", "100000 100000\n");
+  EXPECT_EQ(cpu_quota(root_, "0::/a/b\n"), 1.0);
+  EXPECT_FALSE(cpu_quota(root_, "0::/other\n").has_value());
+}
+
+TEST_F(CpuQuotaTree, InsideAContainerTheRootHoldsTheQuota) {
+  write("/cpu.max", "300000 100000\n");
+  EXPECT_EQ(cpu_quota(root_, "0::/\n"), 3.0);
+  EXPECT_EQ(cpu_quota(root_, "0::/docker/0123/not/visible/here\n"), 3.0);
+}
+
+TEST_F(CpuQuotaTree, VersionOne) {
+  write("/cpu,cpuacct/job/cpu.cfs_quota_us", "250000\n");
+  write("/cpu,cpuacct/job/cpu.cfs_period_us", "100000\n");
+  EXPECT_EQ(cpu_quota(root_, "5:memory:/x\n4:cpu,cpuacct:/job\n"), 2.5);
+  EXPECT_FALSE(cpu_quota(root_, "5:cpuset:/job\n").has_value());
+  EXPECT_FALSE(cpu_quota(root_, "garbage\n\n::\n").has_value());
+}
+
+TEST(CpuThreads, AffinityAndRequestLimit) {
+  cpu_set_t before;
+  ASSERT_EQ(sched_getaffinity(0, sizeof(before), &before), 0);
+  EXPECT_GE(thread_limit(0), 1);
+  EXPECT_LE(thread_limit(0), CPU_COUNT(&before));
+  EXPECT_EQ(thread_limit(1), 1);
+  EXPECT_EQ(thread_limit(1 << 30), thread_limit(0));
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (CPU_ISSET(cpu, &before)) {
+      CPU_SET(cpu, &one);
+      break;
+    }
+  }
+  ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
+  EXPECT_EQ(thread_limit(0), 1);
+  EXPECT_EQ(thread_limit(8), 1);
+  ASSERT_EQ(sched_setaffinity(0, sizeof(before), &before), 0);
+}
+
+TEST(CpuThreads, EnvironmentCountsWhereTheCallerAsksForNone) {
+  ThreadChoice choice;
+  ASSERT_EQ(setenv("ATTN_NUM_THREADS", "1", 1), 0);
+  ASSERT_TRUE(choose_threads(0, &choice).ok());
+  EXPECT_EQ(choice.threads, 1);
+  EXPECT_NE(choice.reason.find("ATTN_NUM_THREADS 1"), std::string::npos) << choice.reason;
+  for (const char* bad : {"0", "-3", "two", "4.5", "99999999999", "2 "}) {
+    ASSERT_EQ(setenv("ATTN_NUM_THREADS", bad, 1), 0);
+    const Status status = choose_threads(0, &choice);
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << bad;
+    EXPECT_NE(status.message().find(std::string("ATTN_NUM_THREADS is ") + bad), std::string::npos);
+    EXPECT_TRUE(choose_threads(1, &choice).ok()) << "a request makes the environment irrelevant";
+  }
+  unsetenv("ATTN_NUM_THREADS");
+}
+
+void count_worker(void* context, int worker) {
+  static_cast<std::atomic<int>*>(context)[worker].fetch_add(1);
+}
+
+TEST(CpuThreads, EveryWorkerRunsOnce) {
+  for (const int threads : {1, 2, 3, 8}) {
+    const Team team(threads);
+    for (int workers = 0; workers <= threads; ++workers) {
+      std::atomic<int> calls[8] = {};
+      team.run(workers, &count_worker, calls);
+      for (int i = 0; i < 8; ++i) {
+        EXPECT_EQ(calls[i].load(), i < workers ? 1 : 0);
+      }
+    }
+  }
+}
+
+Problem threaded_problem() {
+  Problem p;
+  p.dtype = DType::kFloat32;
+  p.batch = 2;
+  p.seqlen_q = 190;
+  p.seqlen_kv = 333;
+  p.heads_q = 6;
+  p.heads_kv = 2;
+  p.head_dim_qk = 40;
+  p.head_dim_v = 56;
+  p.causal = true;
+  p.alignment = Alignment::kBottomRight;
+  p.want_lse = true;
+  return p;
+}
+
+// More threads than CPUs cannot be asked for through a plan, so the machine's CPUs are the most that this
+// compares; the team's own test above goes beyond.
+TEST(CpuThreads, ResultsDoNotDependOnTheirNumber) {
+  Problem decode = threaded_problem();
+  decode.seqlen_q = 1;
+  decode.seqlen_kv = 5000;
+  Problem split = threaded_problem();
+  split.num_splits = 3;
+  for (const Problem& p : {threaded_problem(), decode, split}) {
+    for (const std::string& level : runnable_levels()) {
+      DenseCase one(p);
+      ASSERT_TRUE(one.run(cpu_options(level, 1)).ok());
+      for (int threads = 2; threads <= thread_limit(4); ++threads) {
+        DenseCase many(p);
+        ASSERT_TRUE(many.run(cpu_options(level, threads)).ok());
+        EXPECT_EQ(one.o, many.o) << level << " " << threads;
+        EXPECT_EQ(std::memcmp(one.lse.data(), many.lse.data(), one.lse.size() * sizeof(float)), 0);
+      }
+    }
+  }
+}
+
+TEST(CpuThreads, OnePlanServesSeveralCallersAtOnce) {
+  const Problem p = threaded_problem();
+  Plan plan;
+  ASSERT_TRUE(make_plan(p, cpu_options(), &plan).ok());
+  DenseCase expected(p);
+  ASSERT_TRUE(expected.run(cpu_options()).ok());
+  std::atomic<int> wrong{0};
+  std::vector<std::thread> callers;
+  for (int caller = 0; caller < 4; ++caller) {
+    callers.emplace_back([&] {
+      DenseCase mine(p);
+      const Floats workspace(plan.workspace_bytes() / sizeof(float) + 1);
+      for (int n = 0; n < 5; ++n) {
+        const Status status = attn::run(plan, mine.t, workspace.data(), plan.workspace_bytes());
+        wrong += !status.ok() || mine.o != expected.o ? 1 : 0;
+      }
+    });
+  }
+  for (std::thread& caller : callers) {
+    caller.join();
+  }
+  EXPECT_EQ(wrong.load(), 0);
+}
+
+// A child of fork() has none of the parent's worker threads. It must compute all the same: with a plan of its
+// own and with the parent's.
+TEST(CpuThreads, AForkedChildComputesTheSameBits) {
+  const Problem p = threaded_problem();
+  Plan plan;
+  ASSERT_TRUE(make_plan(p, cpu_options(), &plan).ok());
+  DenseCase parent(p);
+  const Floats workspace(plan.workspace_bytes() / sizeof(float) + 1);
+  ASSERT_TRUE(attn::run(plan, parent.t, workspace.data(), plan.workspace_bytes()).ok());
+  EXPECT_FALSE(in_forked_child());
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    alarm(60);  // a hang ends by SIGALRM, which the parent sees
+    if (!in_forked_child()) {
+      _exit(2);
+    }
+    DenseCase again(p);
+    if (!attn::run(plan, again.t, workspace.data(), plan.workspace_bytes()).ok() || again.o != parent.o) {
+      _exit(3);
+    }
+    DenseCase own(p);
+    if (!own.run(cpu_options()).ok() || own.o != parent.o || own.lse != parent.lse) {
+      _exit(4);
+    }
+    plan = Plan();  // destroying the parent's team must not wait for workers either
+    _exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status)) << "signal " << WTERMSIG(status);
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+}  // namespace
+}  // namespace attn::cpu

@@ -47,7 +47,7 @@ function(attn_cuda_kernels list)
       endif()
     endforeach()
     # Designated initialisers come in the order of the struct.
-    foreach(field warpgroups tile_n k_stages v_stages q_slots q_in_registers softmax ping_pong overlap
+    foreach(field warpgroups tile_n k_stages v_stages q_slots q_in_registers softmax short_first ping_pong overlap
             producer_registers consumer_registers)
       string(APPEND config "${config_${field}}")
       unset(config_${field})

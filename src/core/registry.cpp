@@ -1,11 +1,17 @@
 // The only place where core names its backends. Tested in tests/unit/plan_test.cpp.
 #include "core/plan_impl.hpp"
 #include "cpu/cpu_backend.hpp"
+#ifdef ATTN_HAVE_CUDA
+#include "cuda/cuda_backend.hpp"
+#endif
 
 namespace attn::core {
 
 const std::vector<BackendEntry>& backends() {
   static const std::vector<BackendEntry> entries{
+#ifdef ATTN_HAVE_CUDA
+      {Backend::kCuda, &cuda::support, &cuda::plan, &cuda::run, false},
+#endif
       {Backend::kCpu, &cpu::support, &cpu::plan, &cpu::run, true},
   };
   return entries;

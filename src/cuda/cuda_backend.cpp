@@ -1,1 +1,161 @@
-// placeholder until the backend is written
+#include "cuda/cuda_backend.hpp"
+
+#include <bit>
+
+#include "core/refusal.hpp"
+#include "cuda/select.hpp"
+
+namespace attn::cuda {
+namespace {
+
+struct CudaPlan : BackendPlan {
+  Selection selection;
+  TileOrder order;
+  Device* device = nullptr;
+};
+
+Status usable_device(const PlanOptions& options, Device** device) {
+  ATTN_RETURN_IF_ERROR(Device::get(options.device, device));
+  // sm_90a code runs on compute capability 9.0 and no other (CUDA programming guide, architecture-specific).
+  if ((*device)->compute_major() != 9 || (*device)->compute_minor() != 0) {
+    return {StatusCode::kUnavailable,
+            "device " + std::to_string(options.device) + " is " + (*device)->name() + ", compute capability " +
+                std::to_string((*device)->compute_major()) + "." + std::to_string((*device)->compute_minor()) +
+                "; this build has kernels for 9.0 (Hopper)"};
+  }
+  return {};
+}
+
+// What TMA takes: a base and strides that are multiples of 16 bytes, strides from 0 to 2^40 - 1 bytes (CUDA
+// driver API, cuTensorMapEncodeTiled). Axes of size 1 have no stride.
+Status check_alignment(const char* name, const TensorView& view) {
+  constexpr std::int64_t kAlign = 16;
+  constexpr std::int64_t kMaxStrideBytes = (std::int64_t{1} << 40) - 1;
+  const auto element = static_cast<std::int64_t>(size_of(view.dtype));
+  if (std::bit_cast<std::uintptr_t>(view.data) % kAlign != 0) {
+    return {StatusCode::kUnsupported, std::string(name) + " is at an address that is no multiple of 16 bytes; " +
+                                          "the sm90 kernels need that"};
+  }
+  static constexpr const char* kAxes[] = {"batch", "seqlen", "heads"};
+  for (std::size_t axis = 0; axis < 3; ++axis) {
+    const std::int64_t stride = view.strides[axis];
+    if (view.shape[axis] > 1 &&
+        (stride < 0 || stride > kMaxStrideBytes / element || stride * element % kAlign != 0)) {
+      return {StatusCode::kUnsupported, std::string(name) + "'s " + kAxes[axis] + " stride is " +
+                                            std::to_string(stride) +
+                                            " elements; the sm90 kernels take multiples of 16 bytes from 0 to 2^40"};
+    }
+  }
+  return {};
+}
+
+// Device memory of the plan's device, by what the driver knows of the address.
+Status check_pointer(const Device& device, const char* name, const void* data) {
+  unsigned type = 0;
+  int ordinal = -1;
+  unsigned managed = 0;
+  CUpointer_attribute attributes[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+                                      CU_POINTER_ATTRIBUTE_IS_MANAGED};
+  void* values[] = {&type, &ordinal, &managed};
+  const CUresult result =
+      device.driver().pointer_get_attributes(3, attributes, values, std::bit_cast<CUdeviceptr>(data));
+  if (result != CUDA_SUCCESS || (type != CU_MEMORYTYPE_DEVICE && managed == 0)) {
+    const char* what = type == CU_MEMORYTYPE_HOST ? "host memory" : "memory that the driver does not know";
+    return core::invalid(name, what, "device memory of device " + std::to_string(device.ordinal()));
+  }
+  if (managed == 0 && ordinal != device.ordinal()) {
+    return core::invalid(name, "memory of device " + std::to_string(ordinal),
+                         "device memory of device " + std::to_string(device.ordinal()) + ", the plan's");
+  }
+  return {};
+}
+
+DenseTensor dense(const TensorView& view) {
+  return {view.data, {view.strides[0], view.strides[1], view.strides[2]}};
+}
+
+std::string tile_note(const KernelEntry& entry) {
+  const sm90::KernelConfig& c = entry.config;
+  return "tile: " + std::to_string(c.tile_m()) + " rows x " + std::to_string(c.tile_n) + " keys, " +
+         std::to_string(c.warpgroups) + " consumer warpgroups, stages K " + std::to_string(c.k_stages) + " V " +
+         std::to_string(c.v_stages) + ", " +
+         (c.softmax == sm90::Softmax::kSpeculative ? "speculative" : "classic") + " softmax, " +
+         std::to_string(sm90::shared_bytes(entry.key, c)) + " bytes of shared memory";
+}
+
+}  // namespace
+
+Status support(const Problem& problem, const PlanOptions& options) {
+  ATTN_RETURN_IF_ERROR(kernels_can(problem));
+  Device* device = nullptr;
+  return usable_device(options, &device);
+}
+
+Status plan(const Problem& problem, const PlanOptions& options, std::unique_ptr<BackendPlan>* plan) {
+  auto made = std::make_unique<CudaPlan>();
+  ATTN_RETURN_IF_ERROR(usable_device(options, &made->device));
+  made->selection = select_kernel(problem);
+  const KernelEntry& entry = *made->selection.entry;
+  made->order = order_tiles(entry, made->selection.shape, made->device->l2_bytes());
+  made->workspace_bytes = made->order.dynamic ? kCounterBytes : 0;
+  made->kernel = entry.name;
+  made->kernel.replace(made->kernel.find('_'), 1, ":");
+  made->notes.push_back("device: " + std::to_string(options.device) + ", " + made->device->name());
+  made->notes.push_back(tile_note(entry));
+  made->notes.push_back("tiles: " + std::to_string(made->order.num_tiles) + " on " +
+                        std::to_string(made->device->num_sms()) + " SMs, " +
+                        (made->order.dynamic ? "claimed longest first in sections of " +
+                                                   std::to_string(made->order.heads_per_section) + " heads"
+                                             : "in order"));
+  // Loaded here, so that a run loads nothing and may be captured.
+  Device::Scope scope;
+  ATTN_RETURN_IF_ERROR(scope.enter(*made->device));
+  CUfunction function = nullptr;
+  ATTN_RETURN_IF_ERROR(made->device->kernel(entry, &function));
+  *plan = std::move(made);
+  return {};
+}
+
+Status run(const PlanImpl& impl, const Tensors& tensors, void* workspace, void* stream) {
+  const auto& plan = static_cast<const CudaPlan&>(*impl.backend_plan);
+  const DenseShape& shape = plan.selection.shape;
+  Device& device = *plan.device;
+  if (plan.order.num_tiles == 0) {
+    return {};
+  }
+  const bool with_keys = shape.seqlen_kv > 0;
+  const bool with_lse = impl.problem.want_lse;
+  const struct {
+    const char* name;
+    const TensorView* view;
+    bool used;
+  } views[] = {{"q", &tensors.q, true},
+               {"k", &tensors.k, with_keys},
+               {"v", &tensors.v, with_keys},
+               {"o", &tensors.o, true}};
+  Device::Scope scope;
+  ATTN_RETURN_IF_ERROR(scope.enter(device));
+  for (const auto& v : views) {
+    if (v.used) {
+      ATTN_RETURN_IF_ERROR(check_pointer(device, v.name, v.view->data));
+      ATTN_RETURN_IF_ERROR(check_alignment(v.name, *v.view));
+    }
+  }
+  if (with_lse) {
+    ATTN_RETURN_IF_ERROR(check_pointer(device, "lse", tensors.lse.data));
+  }
+  if (plan.order.dynamic) {
+    ATTN_RETURN_IF_ERROR(check_pointer(device, "workspace", workspace));
+  }
+  DenseTensors dense_tensors{dense(tensors.q), dense(tensors.k), dense(tensors.v), dense(tensors.o)};
+  if (with_lse) {  // LSE's axes are (batch, heads_q, seqlen_q, 1)
+    dense_tensors.lse = static_cast<float*>(tensors.lse.data);
+    dense_tensors.lse_strides = {tensors.lse.strides[0], tensors.lse.strides[2], tensors.lse.strides[1]};
+  }
+  ForwardParams params;
+  ATTN_RETURN_IF_ERROR(
+      make_params(device, *plan.selection.entry, shape, dense_tensors, plan.order, &params));
+  return launch(device, *plan.selection.entry, params, plan.order, workspace, static_cast<CUstream>(stream));
+}
+
+}  // namespace attn::cuda

@@ -82,15 +82,28 @@ struct OnlineSoftmax {
     }
   }
 
-  // A tile's first block: sets reference and sum.
-  template <class Scores, class Packed>
+  // A tile's first block: sets reference and sum. kShort: from the maximum of the first 8 columns, and if that
+  // does not fit, from the true one.
+  template <bool kShort, class Scores, class Packed>
   __device__ __forceinline__ void first_block(Scores const& scores, Packed& p) {
+    constexpr float kMargin = kForm == sm90::Softmax::kSpeculative ? Margin::kFirst : 0.0f;
+    wide_margin = false;
+    if constexpr (kShort) {
+      CUTE_UNROLL
+      for (int r = 0; r < 2; ++r) {
+        const float top = fmaxf(scores(r, cute::make_coord(0, 0)), scores(r, cute::make_coord(1, 0)));
+        reference[r] = fmaxf(quad_max(top) * scale, kNothingSeen) + kMargin;
+      }
+      exponentials(scores, p, row_sum);
+      const bool fits = row_sum[0] <= Margin::kThreshold && row_sum[1] <= Margin::kThreshold;
+      if (!__any_sync(0xffffffffu, !fits)) {
+        return;
+      }
+    }
     CUTE_UNROLL
     for (int r = 0; r < 2; ++r) {
-      const float top = fmaxf(quad_max(thread_max(scores, r, -INFINITY)) * scale, kNothingSeen);
-      reference[r] = kForm == sm90::Softmax::kSpeculative ? top + Margin::kFirst : top;
+      reference[r] = fmaxf(quad_max(thread_max(scores, r, -INFINITY)) * scale, kNothingSeen) + kMargin;
     }
-    wide_margin = false;
     exponentials(scores, p, row_sum);
   }
 

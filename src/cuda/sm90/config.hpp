@@ -28,6 +28,7 @@ struct KernelConfig {
   int q_slots = 2;  // 2 and more: the next tile's first product is issued beside this tile's last
   bool q_in_registers = false;
   Softmax softmax = Softmax::kSpeculative;
+  bool short_first = false;  // speculative: a tile's first reference comes from its first 8 columns only
   bool ping_pong = true;  // warpgroups take turns at the tensor cores
   bool overlap = true;    // false (development only): a block's products and its softmax one after the other
   int producer_registers = 40;

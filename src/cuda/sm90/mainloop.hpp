@@ -305,7 +305,7 @@ struct Consumer {
       if (block >= num_unmasked) {
         mask(scores, block);
       }
-      softmax.first_block(scores, p);
+      softmax.template first_block<kConfig.short_first>(scores, p);
       --block;
       if constexpr (Traits::kKey.mask != Mask::kFull) {
 #pragma unroll 1

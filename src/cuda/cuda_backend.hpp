@@ -1,0 +1,15 @@
+// The CUDA backend's face to core: dense attention on Hopper by the sm90 kernels. Tested by tests/negative,
+// tests/unit/cuda_backend_test.cpp (without a GPU) and, on one, by the conformance shapes and tests/kernels.
+#pragma once
+
+#include <memory>
+
+#include "core/plan_impl.hpp"
+
+namespace attn::cuda {
+
+Status support(const Problem& problem, const PlanOptions& options);
+Status plan(const Problem& problem, const PlanOptions& options, std::unique_ptr<BackendPlan>* plan);
+Status run(const PlanImpl& plan, const Tensors& tensors, void* workspace, void* stream);
+
+}  // namespace attn::cuda

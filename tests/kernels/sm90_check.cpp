@@ -374,9 +374,14 @@ std::vector<Case> cases_for(const cuda::KernelEntry& entry, bool quick, std::mt1
 
 // K[j] = V[j] = NaN leaves the rows that do not see key j bit-equal.
 void check_masked_poison(Bench& b, const cuda::KernelEntry& entry, Tally& tally) {
-  for (const int n : {64, 100, 128, 200, 256, 500, 3000}) {
+  for (const int n : {64, 100, 128, 200, 256, 500, 3000, -200, -256, -500, -3000}) {
     Case c;
-    c.sq = c.sk = n;
+    c.sq = c.sk = std::abs(n);
+    if (n < 0) {  // rows of a warp redo their references at different blocks
+      c.column_q = std::sqrt(static_cast<float>(entry.key.head_dim));
+      c.key_step = 50;
+      c.key_slope = -9;
+    }
     c.batch = 1;
     c.hq = c.hk = 1;
     const unsigned long long seed = b.seed;
@@ -385,14 +390,14 @@ void check_masked_poison(Bench& b, const cuda::KernelEntry& entry, Tally& tally)
     b.gpu.copy(b.o_again, b.o, clean.o_halfwords * 2);
     b.gpu.copy(b.lse_again, b.lse, clean.lse_count * 4);
     b.seed = seed;
-    c.poison_key = n - 1;
+    c.poison_key = c.sk - 1;
     Prepared bad = prepare(b, entry, c);
     run(b, entry, bad, 0);
-    // Rows 0 … n-2 do not see key n-1; the guard before them is the same too.
+    // All rows but the last do not see the last key; the guard before them is the same too.
     const std::size_t until = static_cast<std::size_t>(static_cast<char*>(bad.o.data) - b.o) +
-                              static_cast<std::size_t>(bad.o.seqlen) * (n - 1) * 2;
+                              static_cast<std::size_t>(bad.o.seqlen) * (c.sk - 1) * 2;
     tally.fail(entry, "masked NaN, O", different(b, b.o, b.o_again, until));
-    tally.fail(entry, "masked NaN, LSE", different(b, b.lse, b.lse_again, (n - 1) * 4ull));
+    tally.fail(entry, "masked NaN, LSE", different(b, b.lse, b.lse_again, (c.sk - 1) * 4ull));
   }
 }
 

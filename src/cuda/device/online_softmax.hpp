@@ -51,7 +51,7 @@ struct OnlineSoftmax {
   float scale;         // c
   float reference[2];  // log2 units, the same in the four lanes of a row
   float row_sum[2];    // this thread's columns only
-  bool wide_margin;    // speculative: a redo has raised a reference by Margins::kRedo
+  bool wide_margin[2];  // speculative: a redo has raised the row's reference by Margins::kRedo
 
   using Margin = Margins<kBFloat16>;
 
@@ -87,7 +87,7 @@ struct OnlineSoftmax {
   template <bool kShort, class Scores, class Packed>
   __device__ __forceinline__ void first_block(Scores const& scores, Packed& p) {
     constexpr float kMargin = kForm == sm90::Softmax::kSpeculative ? Margin::kFirst : 0.0f;
-    wide_margin = false;
+    wide_margin[0] = wide_margin[1] = false;
     if constexpr (kShort) {
       CUTE_UNROLL
       for (int r = 0; r < 2; ++r) {
@@ -95,16 +95,39 @@ struct OnlineSoftmax {
         reference[r] = fmaxf(quad_max(top) * scale, kNothingSeen) + kMargin;
       }
       exponentials(scores, p, row_sum);
-      const bool fits = row_sum[0] <= Margin::kThreshold && row_sum[1] <= Margin::kThreshold;
-      if (!__any_sync(0xffffffffu, !fits)) {
+      if (!outgrown(row_sum)) {
         return;
       }
-    }
-    CUTE_UNROLL
-    for (int r = 0; r < 2; ++r) {
-      reference[r] = fmaxf(quad_max(thread_max(scores, r, -INFINITY)) * scale, kNothingSeen) + kMargin;
+      bool redo[2];
+      rows_outgrown(row_sum, redo);
+      CUTE_UNROLL
+      for (int r = 0; r < 2; ++r) {
+        const float top = fmaxf(quad_max(thread_max(scores, r, -INFINITY)) * scale, kNothingSeen) + kMargin;
+        reference[r] = redo[r] ? top : reference[r];
+      }
+    } else {
+      CUTE_UNROLL
+      for (int r = 0; r < 2; ++r) {
+        reference[r] = fmaxf(quad_max(thread_max(scores, r, -INFINITY)) * scale, kNothingSeen) + kMargin;
+      }
     }
     exponentials(scores, p, row_sum);
+  }
+
+  // Whether a block's sums say that the reference of some row of the warp no longer fits. NaN says so too.
+  __device__ __forceinline__ static bool outgrown(const float (&sums)[2]) {
+    return __any_sync(0xffffffffu, !(sums[0] <= Margin::kThreshold && sums[1] <= Margin::kThreshold));
+  }
+
+  // Which of this thread's two rows it is, by the row's own four lanes only: a row's bits must not depend on its
+  // neighbours (contract rules 6 and 11).
+  __device__ __forceinline__ static void rows_outgrown(const float (&sums)[2], bool (&rows)[2]) {
+    const unsigned lane = threadIdx.x % 32;
+    CUTE_UNROLL
+    for (int r = 0; r < 2; ++r) {
+      const unsigned lanes = __ballot_sync(0xffffffffu, !(sums[r] <= Margin::kThreshold));
+      rows[r] = (lanes >> (lane & ~3u) & 0xfu) != 0;
+    }
   }
 
   // Classic, part 1: the new maximum, and the factors that bring earlier sums and O to it.
@@ -132,23 +155,25 @@ struct OnlineSoftmax {
   }
 
   // Speculative: P of a later block under the reference that stands; redone, with O and the sums brought to a
-  // new reference, where any row of the warp has outgrown it (the test is written so that NaN fails it too).
+  // new reference, for rows that have outgrown it.
   template <class Scores, class Packed, class Output>
   __device__ __forceinline__ void later_block(Scores const& scores, Packed& p, Output& o) {
     float sums[2];
     exponentials(scores, p, sums);
-    const bool fits = sums[0] <= Margin::kThreshold && sums[1] <= Margin::kThreshold;
-    if (__any_sync(0xffffffffu, !fits)) {
+    if (outgrown(sums)) {
       float rescale[2];
+      bool redo[2];
+      rows_outgrown(sums, redo);
       CUTE_UNROLL
       for (int r = 0; r < 2; ++r) {
         const float top = quad_max(thread_max(scores, r, -INFINITY)) * scale;
-        const float raised = top > reference[r] ? top + Margin::kRedo : reference[r];
+        redo[r] = redo[r] && top > reference[r];
+        const float raised = redo[r] ? top + Margin::kRedo : reference[r];
         rescale[r] = exp2_approx(reference[r] - raised);
         row_sum[r] *= rescale[r];
         reference[r] = raised;
+        wide_margin[r] |= redo[r];
       }
-      wide_margin = true;
       rescale_output(o, rescale);
       exponentials(scores, p, sums);
     }

@@ -57,7 +57,7 @@ struct Epilogue {
       suspect |= sum == 0.0f && ends[r] > 0;  // logits of −inf, or below every reference
       suspect |= ends[r] > first_bad_key;     // sees a NaN or Inf that clean_values took out
       if constexpr (Traits::kConfig.softmax == Softmax::kSpeculative) {
-        suspect |= softmax.wide_margin && device::quad_sum(magnitude) < device::kWideMarginFloor;
+        suspect |= softmax.wide_margin[r] & (device::quad_sum(magnitude) < device::kWideMarginFloor);
       }
       suspects[r] = __ballot_sync(0xffffffffu, suspect && row < params.seqlen_q);
       inverse[r] = sum == 0.0f ? 0.0f : 1.0f / sum;
@@ -90,16 +90,16 @@ struct Epilogue {
 
     if ((suspects[0] | suspects[1]) != 0) {
       if (Traits::kCareful && !careful) {
-        shared.redo_flag[slot] = 1;  // for the store warp, before o_full
+        if (lane == 0) {
+          shared.redo_flag[slot] = 1;  // for the store warp, before o_full
+        }
       } else {
         redo_rows(tile, sO, first_row, suspects);
       }
     }
     cutlass::arch::fence_view_async_shared();
-    __syncwarp();
-    if (lane == 0) {
-      shared.o_full[slot].arrive();
-    }
+    shared.o_full[slot].arrive();
+    shared.q_empty[slot].arrive();
   }
 
   // After a __syncwarp the rows' first, wrong values are overwritten.

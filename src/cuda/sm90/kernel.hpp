@@ -15,8 +15,8 @@ __device__ __forceinline__ void init_barriers(typename Traits::SharedStorage& sh
   constexpr KernelConfig kConfig = Traits::kConfig;
   for (int i = 0; i < kConfig.q_slots; ++i) {
     shared.q_full[i].init(1);
-    shared.q_empty[i].init(1);
-    shared.o_full[i].init(Traits::kConsumerWarps);
+    shared.q_empty[i].init(Traits::kConsumerThreads + 1);
+    shared.o_full[i].init(Traits::kConsumerThreads);
   }
   for (int i = 0; i < kConfig.k_stages; ++i) {
     shared.k_full[i].init(1);

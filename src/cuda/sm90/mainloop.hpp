@@ -105,7 +105,8 @@ struct Consumer {
       negate_q();
     }
     if (Traits::kCareful && kind == kPause) {
-      release(shared.o_full[slot.index]);
+      shared.o_full[slot.index].arrive();
+      shared.q_empty[slot.index].arrive();
     }
     return kind;
   }
@@ -186,6 +187,9 @@ struct Consumer {
     if (Traits::kCareful && careful) {
       clean_values(block + 1);
     }
+    if constexpr (!kConfig.overlap) {
+      shared.v_full[v.index].wait(v.phase);
+    }
     take_turn();
     warpgroup_fence_operand(s);
     warpgroup_fence_operand(o);
@@ -199,7 +203,6 @@ struct Consumer {
       pass_turn();
       warpgroup_wait<1>();
     } else {
-      shared.v_full[v.index].wait(v.phase);
       product(mma_o, operand_p, v_tiles(_, _, _, v.index), o, accumulate);
       warpgroup_wait<0>();
       warpgroup_arrive();

@@ -85,8 +85,9 @@ struct Traits {
     alignas(1024) T v[cute::cosize_v<LayoutVt>];
     alignas(16) TileInfo info[kConfig.q_slots];
     FullBarrier q_full[kConfig.q_slots];    // the producer's Q tile and info
-    EmptyBarrier q_empty[kConfig.q_slots];  // the store warp: O has left the slot
-    EmptyBarrier o_full[kConfig.q_slots];   // the consumers: O is in the slot
+    // Every thread that has read the slot's info arrives itself: racecheck does not follow a chain of barriers.
+    EmptyBarrier q_empty[kConfig.q_slots];  // consumers and store warp: O has left the slot, the info is read
+    EmptyBarrier o_full[kConfig.q_slots];   // consumers: O is in the slot
     FullBarrier k_full[kConfig.k_stages];
     EmptyBarrier k_empty[kConfig.k_stages];
     FullBarrier v_full[kConfig.v_stages];
@@ -101,6 +102,7 @@ struct Traits {
   static_assert(sizeof(SharedStorage) <= static_cast<std::size_t>(shared_bytes(kKey, kConfig)));
 
   static constexpr int kConsumerWarps = 4 * kConfig.warpgroups;
+  static constexpr int kConsumerThreads = 128 * kConfig.warpgroups;
   static constexpr int kBlockRowBytes = 128;  // one TMA box is 64 elements wide
   static constexpr int kChunks = kHeadDim / 64;
 };

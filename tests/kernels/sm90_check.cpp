@@ -74,7 +74,7 @@ struct Bench {
   unsigned long long seed = 1;
 
   void open(bool tiny) {
-    if (tiny) capacity = 1ull << 24;
+    if (tiny) capacity = 1ull << 26;  // initcheck and memcheck follow every byte
     gpu.open(attn_check_cubin);
     for (char** p : {&q, &k, &v, &o, &o_again}) *p = static_cast<char*>(gpu.allocate(capacity));
     inside = static_cast<unsigned char*>(gpu.allocate(capacity / 2));

@@ -277,11 +277,16 @@ HWY_INLINE void AccumulateColumns(const Accumulation& acc, const void* const* v_
 template <class T, int kRows>
 HWY_NOINLINE void AccumulateRows(const Accumulation& acc, const void* const* v_rows, size_t dim) {
   const D d;
-  constexpr int kWide = kAccumulators / (kRows == 3 ? 4 : kRows);
+  constexpr int kWide = HWY_MIN(kAccumulators / (kRows == 3 ? 4 : kRows), 8);
+  constexpr int kMedium = kWide == 8 ? 4 : 1;
   const auto all = hn::FirstN(d, kLanes);
   size_t column = 0;
   for (; column + kWide * kLanes <= dim; column += kWide * kLanes) {
     AccumulateColumns<T, kRows, kWide, false>(acc, v_rows, column, all, kLanes);
+  }
+  if (kMedium > 1 && column + kMedium * kLanes <= dim) {
+    AccumulateColumns<T, kRows, kMedium, false>(acc, v_rows, column, all, kLanes);
+    column += kMedium * kLanes;
   }
   for (; column + kLanes <= dim; column += kLanes) {
     AccumulateColumns<T, kRows, 1, false>(acc, v_rows, column, all, kLanes);

@@ -37,7 +37,7 @@ constexpr int kBlockRows = 4;  // 16 registers, and one more for the product whe
 static_assert(kBlockRows <= kMaxBlockRows);
 
 // Channels of one chain of additions of Q·K; longer rows are summed up from several (see kKeyChain).
-constexpr size_t kChannelChain = 64;
+constexpr size_t kChannelChain = 32;
 
 template <int kRows>
 HWY_NOINLINE void ScoresBlock(const float* HWY_RESTRICT q, size_t dim, const float* HWY_RESTRICT panels,

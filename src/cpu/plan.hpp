@@ -18,8 +18,10 @@ inline constexpr std::int64_t kMaxHeadDimCpu = 512;
 
 // Query rows are packed: row r of a sequence and key/value head is query r / group of query head
 // head · group + r % group, so that the query heads of one key/value head share its K and V tiles.
-// A sequence of at most so many rows takes the direct path, which reads K and V in place.
-inline constexpr std::int64_t kDirectRows = kMaxDirectRows;
+// A sequence of at most so many rows takes the direct path, which reads K and V in place. (Measured on
+// Sapphire Rapids, d = 128, 8192 keys: at 8 rows bf16 takes 0.41 ms against 0.55 ms packed, fp32 0.56 against
+// 0.65.) The choice follows from the sequence's own rows alone, as batch-invariance asks.
+inline constexpr std::int64_t kDirectRows = 2 * kMaxDirectRows;
 // Splits chosen by the plan are for sequences of at most so many rows: with more there is work for many
 // threads without them.
 inline constexpr std::int64_t kSplitRows = 64;

@@ -245,6 +245,8 @@ std::vector<QueryRow> choose_rows(const Problem& p, const Tensors& t, const Chec
       add(b, draws.between(0, p.heads_q - 1), draws.between(0, len - 1));
     }
   }
+  std::sort(rows.begin(), rows.end());
+  rows.erase(std::unique(rows.begin(), rows.end()), rows.end());
   return rows;
 }
 

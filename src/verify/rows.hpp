@@ -2,6 +2,7 @@
 // Used by judge.cpp. Tested in tests/conformance/check_test.cpp.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <vector>
 
@@ -14,6 +15,7 @@ struct QueryRow {
   std::int64_t b = 0;
   std::int64_t h = 0;
   std::int64_t i = 0;
+  friend auto operator<=>(const QueryRow&, const QueryRow&) = default;
 };
 
 // All rows, or the contract's selection where there are more than max_scores scores.

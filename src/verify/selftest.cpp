@@ -111,7 +111,10 @@ SelftestSummary selftest(const SelftestOptions& options) {
   if (plans.empty()) {
     for (const CpuLevel& level : cpu_levels()) {
       if (level.runnable) {
-        plans.push_back({.backend = Backend::kCpu, .cpu_level = level.name});
+        PlanOptions plan;
+        plan.backend = Backend::kCpu;
+        plan.cpu_level = level.name;
+        plans.push_back(plan);
       }
     }
   }

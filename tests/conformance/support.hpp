@@ -7,8 +7,10 @@
 #include <attn/attn.hpp>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <limits>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -20,12 +22,21 @@ namespace attn::testing {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
+// The CPU backend at its best level, or at a named one.
+inline PlanOptions cpu_plan(std::string level = {}, int threads = 0) {
+  PlanOptions options;
+  options.backend = Backend::kCpu;
+  options.cpu_level = std::move(level);
+  options.threads = threads;
+  return options;
+}
+
 // A plan for each SIMD level that this CPU can run, best first.
 inline std::vector<PlanOptions> all_levels() {
   std::vector<PlanOptions> plans;
   for (const CpuLevel& level : cpu_levels()) {
     if (level.runnable) {
-      plans.push_back({.backend = Backend::kCpu, .cpu_level = level.name});
+      plans.push_back(cpu_plan(level.name));
     }
   }
   return plans;

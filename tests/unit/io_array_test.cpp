@@ -36,9 +36,11 @@ TEST(IoArray, MakeNamesWhatCannotBe) {
                       {"tensor 'q'", "(2, -3)"}));
   EXPECT_TRUE(refused(make_array("", ElementType::kFloat64, {std::int64_t{1} << 60}, &array),
                       StatusCode::kInvalidArgument, {"array", "F64"}));
+#if !defined(__SANITIZE_ADDRESS__)  // which ends the process where an allocator would say no
   // Within 2^63 but more than an allocator can give.
   EXPECT_TRUE(refused(make_array("k", ElementType::kFloat16, {std::int64_t{1} << 61}, &array),
                       StatusCode::kOutOfMemory, {"tensor 'k'", "4611686018427387904"}));
+#endif
 }
 
 TEST(IoArray, DataIsAlignedTo64Bytes) {

@@ -80,7 +80,7 @@ void Options::texts(const std::string& name, std::vector<std::string>* target, c
                     const std::string& help) {
   CLI::Option* option = app_->add_option(name, *target, help)->group(group_)->type_name(kind);
   if (name.front() == '-') {
-    option->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+    option->allow_extra_args(false);  // one value each time it is given
   }
 }
 

@@ -35,13 +35,13 @@ struct Seeded {
 };
 // Large enough to show the rate, small enough for seconds on one core.
 constexpr Seeded kLarge[] = {
-    {"causal d64", "b1 hq8 hk8 sq2048 sk2048 d64 fp32 causal=br"},
-    {"causal d128", "b1 hq8 hk8 sq2048 sk2048 d128 fp32 causal=br"},
+    {"d64", "b1 hq8 hk8 sq2048 sk2048 d64 fp32 causal=br"},
+    {"d128", "b1 hq8 hk8 sq2048 sk2048 d128 fp32 causal=br"},
     {"decode", "b1 hq32 hk8 sq1 sk8192 d128 fp32 causal=br"},
 };
 constexpr Seeded kSmall[] = {
-    {"causal d64", "b1 hq2 hk2 sq256 sk256 d64 fp32 causal=br"},
-    {"causal d128", "b1 hq2 hk2 sq256 sk256 d128 fp32 causal=br"},
+    {"d64", "b1 hq2 hk2 sq256 sk256 d64 fp32 causal=br"},
+    {"d128", "b1 hq2 hk2 sq256 sk256 d128 fp32 causal=br"},
     {"decode", "b1 hq8 hk2 sq1 sk1024 d128 fp32 causal=br"},
 };
 
@@ -51,10 +51,10 @@ Table demo_table() {
                 {"backend", Align::kLeft},
                 {"time"},
                 {"GFLOP/s"},
-                {"of peak"},
-                {"max |ΔO|"},
-                {"of bound"},
-                {"to model"},
+                {"peak"},
+                {"error"},
+                {"bound"},
+                {"model"},
                 {"", Align::kLeft}});
 }
 
@@ -62,7 +62,7 @@ void add_row(Table* table, const DemoRow& row) {
   table->add({row.name, row.problem, row.kernel, time_text(row.seconds), rate_text(row.gflops),
               row.share_of_peak ? percent_text(*row.share_of_peak) : "–", error_text(row.max_error),
               percent_text(row.max_error_of_bound), row.model_error ? error_text(*row.model_error) : "–",
-              row.agrees() ? coloured("agrees", Mood::kGood) : coloured("WRONG", Mood::kBad)});
+              row.agrees() ? coloured("ok", Mood::kGood) : coloured("WRONG", Mood::kBad)});
 }
 
 Json json_of(const DemoRow& row, const std::string& source) {
@@ -131,12 +131,12 @@ int demo(const DemoOptions& options) {
   } else {
     print(table.text());
     print(
-        fmt::format("\nof peak: share of the fp32 FMA peak measured just now, {} GFLOP/s on {} thread{}.\n"
-                    "max |ΔO|: largest error against a float64 reference; of bound: the same over its bound, "
-                    "(4u + 2ε)·max|V|\n"
-                    "of the row, at most 100 %; u = 2⁻²² (fp32), 2⁻⁹ (bf16), 2⁻¹² (fp16); docs/numerics.md.\n"
-                    "to model: largest difference from the model's own attention output, at most 8u·max|V|.\n"
-                    "{} of {} rows agree.\n",
+        fmt::format("\npeak   share of the fp32 FMA peak measured just now, {} GFLOP/s on {} thread{}\n"
+                    "error  max |ΔO| against a float64 reference; bound: as a share of its bound, (4u + "
+                    "2ε)·max|V| of the row,\n"
+                    "       at most 100 %; u = 2⁻²² (fp32), 2⁻¹² (fp16), 2⁻⁹ (bf16); see docs/numerics.md\n"
+                    "model  max |ΔO| against the model's own attention output; agrees up to 8u·max|V|\n"
+                    "{} of {} rows agree\n",
                     peak ? rate_text(*peak) : "–", threads, threads == 1 ? "" : "s", agreeing, total));
     for (const std::string& failure : failures) {
       print(fmt::format("{}: {}\n", coloured("wrong", Mood::kBad), failure));

@@ -28,11 +28,12 @@ struct ExplainOptions {
 
 // A sentence for each backend there is, also for one that this build does not have.
 std::vector<BackendSupport> considered(const Problem& problem, const PlanOptions& options) {
-  std::vector<BackendSupport> all = support(problem, options);
+  const std::vector<BackendSupport> built = support(problem, options);
+  std::vector<BackendSupport> all;
   for (const Backend backend : {Backend::kCpu, Backend::kCuda}) {
-    if (std::none_of(all.begin(), all.end(), [&](const BackendSupport& s) { return s.backend == backend; })) {
-      all.push_back({backend, false, "not part of this build"});
-    }
+    const auto it = std::find_if(built.begin(), built.end(),
+                                 [&](const BackendSupport& s) { return s.backend == backend; });
+    all.push_back(it != built.end() ? *it : BackendSupport{backend, false, "not part of this build"});
   }
   return all;
 }

@@ -48,6 +48,15 @@ constexpr Entry kEntries[] = {
     {"demo", "Compute a real model's attention from a sample file and check it", add_demo},
 };
 
+std::string subcommand_names() {
+  std::string names;
+  for (const Entry& entry : kEntries) {
+    names += names.empty() ? "" : ", ";
+    names += entry.name;
+  }
+  return names;
+}
+
 std::string quoted(std::string_view word) {
   constexpr std::string_view kPlain =
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=+,./:@%";
@@ -74,6 +83,7 @@ int run_command(int argc, char** argv) {
   app.set_version_flag("-V,--version", fmt::format("attn {}", version()));
   app.footer(kFooter);
   app.require_subcommand(1);
+  app.get_formatter()->column_width(32);
   std::vector<std::pair<CLI::App*, Action>> commands;
   for (const Entry& entry : kEntries) {
     CLI::App* sub = app.add_subcommand(entry.name, entry.help);
@@ -107,6 +117,10 @@ int run_command(int argc, char** argv) {
       return kSuccess;
     }
     name_subcommand();
+    if (who == "attn" && argc > 1) {
+      return report(who, {kUsage, fmt::format("'{}' is neither a subcommand ({}) nor an option of attn",
+                                              argv[1], subcommand_names())});
+    }
     return report(who, {kUsage, fmt::format("{} (see {} --help)", error.what(), who)});
   } catch (const Failure& failure) {
     name_subcommand();

@@ -58,7 +58,7 @@ std::vector<Output> outputs_of(const RunOptions& options) {
   return outputs;
 }
 
-// What can be refused about the outputs before anything is read.
+// What can be refused before anything is read.
 void check_outputs(const RunOptions& options, const std::vector<Output>& outputs) {
   if (outputs.empty() && !options.verify) {
     fail_usage("--out is missing; say where O goes, or --verify to check only");
@@ -67,6 +67,9 @@ void check_outputs(const RunOptions& options, const std::vector<Output>& outputs
     fail_usage(fmt::format("--{}-out: only an append (--k-new, --v-new) changes the caches",
                            options.k_out.empty() ? "v" : "k"));
   }
+  if (options.lse_without_sink && options.sinks.empty()) {
+    fail_usage("--lse-without-sink: there is no sink; give --sinks");
+  }
   for (const Output& output : outputs) {
     const Output& first = outputs.front();
     const FileKind kind = kind_of(output.option, *output.path);
@@ -74,6 +77,9 @@ void check_outputs(const RunOptions& options, const std::vector<Output>& outputs
       fail_usage(fmt::format("{}: '{}' and {} '{}' must be of one kind, .npy or .safetensors", output.option,
                              *output.path, first.option, *first.path));
     }
+  }
+  for (const Output& output : outputs) {
+    const FileKind kind = kind_of(output.option, *output.path);
     for (const Output& other : outputs) {
       const bool same = *output.path == *other.path;
       if (kind == FileKind::kSafetensors && !same) {
@@ -227,11 +233,10 @@ int run(const RunOptions& options) {
 }
 
 void add_options(Options& options, RunOptions* o) {
-  const char* const kArray = "FILE.npy|@NAME";
-  const char* const kList = "LIST|FILE.npy|@NAME";
-  options.group("Inputs");
-  options.text("file", &o->file, "FILE.safetensors",
-               "Holds the tensors; every option below may name one as @NAME");
+  const char* const kArray = "ARRAY";
+  const char* const kList = "LIST";
+  options.group("Inputs (ARRAY: FILE.npy, or @NAME of FILE.safetensors; LIST: 0,3,7 or an ARRAY)");
+  options.text("file", &o->file, "FILE.safetensors", "Holds the tensors that @NAME means");
   options.text("--q", &o->q, kArray, "Q (default @q)");
   options.text("--k", &o->k, kArray, "K, or the pool of K pages (default @k)");
   options.text("--v", &o->v, kArray, "V, or the pool of V pages (default @v)");

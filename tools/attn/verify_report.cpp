@@ -3,7 +3,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "args.hpp"
 
 namespace attn::tool {
 
@@ -22,9 +28,11 @@ void add_report(Table* table, const verify::Report& report) {
     table->add({report.line, "–", "–", "–", "–", "–", "refused"});
     return;
   }
+  const std::vector<std::string_view> tokens = split(report.line, ' ');
+  const bool has_lse = std::find(tokens.begin(), tokens.end(), "lse") != tokens.end();
   table->add({report.line, report.kernel, fmt::format("{}", report.rows_checked),
               error_text(report.max_error_o), percent_text(report.max_ratio_o),
-              error_text(report.max_error_lse),
+              has_lse ? error_text(report.max_error_lse) : "–",
               report.passed ? coloured("passed", Mood::kGood) : coloured("FAILED", Mood::kBad)});
 }
 

@@ -43,6 +43,19 @@ Status load(Driver& loaded) {
   ATTN_CUDA_LOAD(tensor_map_encode_tiled, cuTensorMapEncodeTiled)
   ATTN_CUDA_LOAD(pointer_get_attributes, cuPointerGetAttributes)
   ATTN_CUDA_LOAD(memset_d32_async, cuMemsetD32Async)
+  ATTN_CUDA_LOAD(mem_alloc, cuMemAlloc)
+  ATTN_CUDA_LOAD(mem_free, cuMemFree)
+  ATTN_CUDA_LOAD(memset_d8, cuMemsetD8)
+  ATTN_CUDA_LOAD(memcpy_to_device, cuMemcpyHtoD)
+  ATTN_CUDA_LOAD(memcpy_to_host, cuMemcpyDtoH)
+  ATTN_CUDA_LOAD(stream_create, cuStreamCreate)
+  ATTN_CUDA_LOAD(stream_destroy, cuStreamDestroy)
+  ATTN_CUDA_LOAD(stream_synchronize, cuStreamSynchronize)
+  ATTN_CUDA_LOAD(event_create, cuEventCreate)
+  ATTN_CUDA_LOAD(event_destroy, cuEventDestroy)
+  ATTN_CUDA_LOAD(event_record, cuEventRecord)
+  ATTN_CUDA_LOAD(event_synchronize, cuEventSynchronize)
+  ATTN_CUDA_LOAD(event_elapsed_time, cuEventElapsedTime)
 
   const CUresult result = loaded.init(0);
   if (result != CUDA_SUCCESS) {

@@ -32,6 +32,20 @@ struct Driver {
   decltype(&::cuTensorMapEncodeTiled) tensor_map_encode_tiled;
   decltype(&::cuPointerGetAttributes) pointer_get_attributes;
   decltype(&::cuMemsetD32Async) memset_d32_async;
+  // For tools and tests that hold host memory (staging.hpp); a run of the library calls none of these.
+  decltype(&::cuMemAlloc) mem_alloc;
+  decltype(&::cuMemFree) mem_free;
+  decltype(&::cuMemsetD8) memset_d8;
+  decltype(&::cuMemcpyHtoD) memcpy_to_device;
+  decltype(&::cuMemcpyDtoH) memcpy_to_host;
+  decltype(&::cuStreamCreate) stream_create;
+  decltype(&::cuStreamDestroy) stream_destroy;
+  decltype(&::cuStreamSynchronize) stream_synchronize;
+  decltype(&::cuEventCreate) event_create;
+  decltype(&::cuEventDestroy) event_destroy;
+  decltype(&::cuEventRecord) event_record;
+  decltype(&::cuEventSynchronize) event_synchronize;
+  decltype(&::cuEventElapsedTime) event_elapsed_time;
 };
 
 // The driver, or why there is none. Thread-safe; the first call does the work.

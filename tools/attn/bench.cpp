@@ -73,8 +73,8 @@ bool bench_one(const BenchOptions& options, const verify::Case& c, Progress* pro
   const Work work = work_of(c.problem, buffers.tensors());
   const int threads = cpu::thread_limit(plan_options.threads);
   const std::optional<double> peak = peak_gflops(execution.plan().kernel(), threads);
-  const Timing timing = time_runs(
-      [&] { execution.run(buffers.tensors()); }, {options.min_time, options.min_samples},
+  const Timing timing = execution.time(
+      buffers.tensors(), {options.min_time, options.min_samples},
       [&](std::int64_t samples) { progress->show(fmt::format("{} samples of {}", samples, line)); });
   const double gflops = work.flops / timing.median * 1e-9;
   const double gbs = work.bytes / timing.median * 1e-9;

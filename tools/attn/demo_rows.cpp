@@ -77,7 +77,7 @@ double largest_magnitude(const TensorView& v) {
 void measure(DemoRow* row, const Problem& problem, const Tensors& tensors, const PlanFlags& plan,
              const TimingOptions& timing_options) {
   Execution execution(problem, plan.plan_options());
-  const Timing timing = time_runs([&] { execution.run(tensors); }, timing_options);
+  const Timing timing = execution.time(tensors, timing_options);
   row->problem = to_string(problem);
   row->kernel = execution.plan().kernel();
   row->seconds = timing.median;

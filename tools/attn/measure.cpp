@@ -7,12 +7,16 @@
 #include <chrono>
 #include <cmath>
 #include <map>
+#include <memory>
 #include <new>
 #include <vector>
 
 #include "command.hpp"
 #include "core/geometry.hpp"
 #include "cpu/cpu_backend.hpp"
+#ifdef ATTN_HAVE_CUDA
+#include "cuda/staging.hpp"
+#endif
 
 namespace attn::tool {
 namespace {
@@ -46,6 +50,12 @@ double quantile(const std::vector<double>& sorted, double q) {
   const auto low = static_cast<std::size_t>(at);
   const std::size_t high = std::min(low + 1, sorted.size() - 1);
   return sorted[low] + (at - static_cast<double>(low)) * (sorted[high] - sorted[low]);
+}
+
+Timing summarise(std::vector<double>* samples) {
+  std::sort(samples->begin(), samples->end());
+  return {quantile(*samples, 0.5), quantile(*samples, 0.1), quantile(*samples, 0.9),
+          static_cast<std::int64_t>(samples->size())};
 }
 
 }  // namespace
@@ -82,13 +92,60 @@ void Execution::Free::operator()(void* p) const noexcept {
 
 Execution::Execution(const Problem& problem, const PlanOptions& options) {
   check(make_plan(problem, options, &plan_));
-  if (plan_.workspace_bytes() > 0) {
+  if (plan_.backend() == Backend::kCpu && plan_.workspace_bytes() > 0) {
     workspace_.reset(::operator new (plan_.workspace_bytes(), std::align_val_t{64}));
   }
 }
 
+#ifdef ATTN_HAVE_CUDA
+namespace {
+
+std::unique_ptr<cuda::Staging> stage(const Plan& plan, const Tensors& tensors) {
+  std::unique_ptr<cuda::Staging> staging;
+  check(cuda::Staging::open(plan, 0, &staging));
+  check(staging->set_tensors(tensors));
+  return staging;
+}
+
+}  // namespace
+#endif
+
 void Execution::run(const Tensors& tensors) {
+#ifdef ATTN_HAVE_CUDA
+  if (plan_.backend() == Backend::kCuda) {
+    const auto staging = stage(plan_, tensors);
+    check(staging->run());
+    check(staging->fetch());
+    return;
+  }
+#endif
   check(attn::run(plan_, tensors, workspace_.get(), plan_.workspace_bytes()));
+}
+
+Timing Execution::time(const Tensors& tensors, const TimingOptions& options,
+                       const std::function<void(std::int64_t samples)>& tick) {
+#ifdef ATTN_HAVE_CUDA
+  if (plan_.backend() == Backend::kCuda) {
+    const auto staging = stage(plan_, tensors);
+    double single = 0;
+    check(staging->time_runs(2, &single));
+    check(staging->time_runs(2, &single));
+    constexpr double kSample = 2e-3;
+    const auto count = static_cast<std::int64_t>(std::ceil(std::max(1.0, kSample / std::max(single, 1e-7))));
+    std::vector<double> samples;
+    const Clock::time_point start = Clock::now();
+    while (static_cast<std::int64_t>(samples.size()) < options.min_samples ||
+           seconds_since(start) < options.min_time) {
+      check(staging->time_runs(count, &samples.emplace_back()));
+      if (tick) {
+        tick(static_cast<std::int64_t>(samples.size()));
+      }
+    }
+    check(staging->fetch());
+    return summarise(&samples);
+  }
+#endif
+  return time_runs([&] { run(tensors); }, options, tick);
 }
 
 Timing time_runs(const std::function<void()>& once, const TimingOptions& options,
@@ -113,9 +170,7 @@ Timing time_runs(const std::function<void()>& once, const TimingOptions& options
       tick(static_cast<std::int64_t>(samples.size()));
     }
   }
-  std::sort(samples.begin(), samples.end());
-  return {quantile(samples, 0.5), quantile(samples, 0.1), quantile(samples, 0.9),
-          static_cast<std::int64_t>(samples.size())};
+  return summarise(&samples);
 }
 
 std::optional<double> peak_gflops(const std::string& kernel, int threads) {

@@ -22,22 +22,6 @@ struct Work {
 };
 [[nodiscard]] Work work_of(const Problem& problem, const Tensors& tensors);
 
-// A plan and its workspace: after this, run allocates nothing.
-class Execution {
- public:
-  // Throws Failure where no plan can be made.
-  Execution(const Problem& problem, const PlanOptions& options);
-  [[nodiscard]] const Plan& plan() const noexcept { return plan_; }
-  void run(const Tensors& tensors);
-
- private:
-  struct Free {
-    void operator()(void* p) const noexcept;
-  };
-  Plan plan_;
-  std::unique_ptr<void, Free> workspace_;
-};
-
 struct Timing {
   double median = 0;  // seconds a run
   double p10 = 0;
@@ -48,6 +32,27 @@ struct Timing {
 struct TimingOptions {
   double min_time = 0.5;  // seconds of measured runs
   std::int64_t min_samples = 5;
+};
+
+// A plan and its workspace: after this, a CPU run allocates nothing.
+class Execution {
+ public:
+  // Throws Failure where no plan can be made.
+  Execution(const Problem& problem, const PlanOptions& options);
+  [[nodiscard]] const Plan& plan() const noexcept { return plan_; }
+  // Host tensors; a CUDA plan's go to the device and back.
+  void run(const Tensors& tensors);
+  // time_runs of this plan on host tensors. A CUDA plan's are copied once; its samples are device time, between
+  // events, of as many runs as last 2 ms.
+  [[nodiscard]] Timing time(const Tensors& tensors, const TimingOptions& options,
+                            const std::function<void(std::int64_t samples)>& tick = {});
+
+ private:
+  struct Free {
+    void operator()(void* p) const noexcept;
+  };
+  Plan plan_;
+  std::unique_ptr<void, Free> workspace_;
 };
 
 // One run to warm up, then samples until both bounds are met. A sample is one run, or as many as last 50 µs,

@@ -161,8 +161,8 @@ int bench(const BenchOptions& options) {
     print(json_text(document));
   } else {
     print(table.text());
-    print(fmt::format("{} threads; measured here: FMA peak {} GFLOP/s, reading memory {} GB/s\n", threads,
-                      peak ? rate_text(*peak) : "–",
+    print(fmt::format("{} thread{}; measured here: FMA peak {} GFLOP/s, reading memory {} GB/s\n", threads,
+                      threads == 1 ? "" : "s", peak ? rate_text(*peak) : "–",
                       rate_text(document["ceilings"]["stream_gbs"].get<double>())));
     for (const Json& row : document["rows"]) {
       if (row.contains("refused")) {

@@ -1,6 +1,6 @@
 #!/bin/sh
-# compile_kernel.sh LOG NVCC ARGUMENTS…: runs nvcc, keeps what it says in LOG with its CPU time (the last line,
-# "times: USER SYSTEM" of the children), and shows it when it fails. Used by cmake/cuda_kernels.cmake.
+# compile_kernel.sh LOG NVCC ARGUMENTS…: runs nvcc, keeps what it says in LOG with its CPU time (the last line, user
+# and system), and shows it when it fails. Used by cmake/cuda_kernels.cmake.
 log=$1
 shift
 "$@" >"$log" 2>&1
@@ -10,5 +10,6 @@ if [ "$status" -ne 0 ]; then
   rm -f "$log"
   exit "$status"
 fi
-# The second line that `times` prints is that of the children (POSIX).
-echo "times: $(times | tail -n 1)" >>"$log"
+# Not in a subshell: the shell's second line is then the time of its children, nvcc's (POSIX, times).
+echo "times of the shell and of its children:" >>"$log"
+times >>"$log"

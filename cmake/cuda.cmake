@@ -39,6 +39,7 @@ if(NOT ATTN_CUDA STREQUAL "OFF")
             HINTS "${CUTLASS_DIR}/include" "${site_packages}/cutlass_library/source/include" NO_DEFAULT_PATH)
   mark_as_advanced(ATTN_CUDA_INCLUDE ATTN_CUTLASS_INCLUDE)
 
+  set(ATTN_CUDA_ENV_BIN "${site_packages}/nvidia/cu13/bin")  # the disassembler, for the tests
   if(NOT ATTN_NVCC_PATH)
     set(ATTN_CUDA_REASON "no nvcc: neither ATTN_NVCC, nor the wheels in ${ATTN_CUDA_ENV}, nor PATH has one")
   elseif(NOT ATTN_CUDA_INCLUDE)

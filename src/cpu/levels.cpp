@@ -48,6 +48,9 @@ const std::array<KernelTable, kNumLevels>& tables() {
   static const std::array<KernelTable, kNumLevels> all = [] {
     std::array<KernelTable, kNumLevels> filled;
     for (std::size_t i = 0; i < kNumLevels; ++i) {
+      if (!runnable(kLevels[i])) {
+        continue;  // even filling its table is compiled for the level
+      }
       KernelTable& table = filled[i];
       table.level = kLevels[i].name;
       fill_convert_kernels(kLevels[i].target, &table);

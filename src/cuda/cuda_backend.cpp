@@ -19,9 +19,9 @@ Status usable_device(const PlanOptions& options, Device** device) {
   // sm_90a code runs on compute capability 9.0 and no other (CUDA programming guide, architecture-specific).
   if ((*device)->compute_major() != 9 || (*device)->compute_minor() != 0) {
     return {StatusCode::kUnavailable,
-            "device " + std::to_string(options.device) + " is " + (*device)->name() + ", compute capability " +
-                std::to_string((*device)->compute_major()) + "." + std::to_string((*device)->compute_minor()) +
-                "; this build has kernels for 9.0 (Hopper)"};
+            "device " + std::to_string(options.device) + " is " + (*device)->name() +
+                ", compute capability " + std::to_string((*device)->compute_major()) + "." +
+                std::to_string((*device)->compute_minor()) + "; this build has kernels for 9.0 (Hopper)"};
   }
   return {};
 }
@@ -33,7 +33,8 @@ Status check_alignment(const char* name, const TensorView& view) {
   constexpr std::int64_t kMaxStrideBytes = (std::int64_t{1} << 40) - 1;
   const auto element = static_cast<std::int64_t>(size_of(view.dtype));
   if (std::bit_cast<std::uintptr_t>(view.data) % kAlign != 0) {
-    return {StatusCode::kUnsupported, std::string(name) + " is at an address that is no multiple of 16 bytes; " +
+    return {StatusCode::kUnsupported, std::string(name) +
+                                          " is at an address that is no multiple of 16 bytes; " +
                                           "the sm90 kernels need that"};
   }
   static constexpr const char* kAxes[] = {"batch", "seqlen", "heads"};
@@ -41,9 +42,9 @@ Status check_alignment(const char* name, const TensorView& view) {
     const std::int64_t stride = view.strides[axis];
     if (view.shape[axis] > 1 &&
         (stride < 0 || stride > kMaxStrideBytes / element || stride * element % kAlign != 0)) {
-      return {StatusCode::kUnsupported, std::string(name) + "'s " + kAxes[axis] + " stride is " +
-                                            std::to_string(stride) +
-                                            " elements; the sm90 kernels take multiples of 16 bytes from 0 to 2^40"};
+      return {StatusCode::kUnsupported,
+              std::string(name) + "'s " + kAxes[axis] + " stride is " + std::to_string(stride) +
+                  " elements; the sm90 kernels take multiples of 16 bytes from 0 to 2^40"};
     }
   }
   return {};
@@ -77,8 +78,8 @@ DenseTensor dense(const TensorView& view) {
 std::string tile_note(const KernelEntry& entry) {
   const sm90::KernelConfig& c = entry.config;
   return "tile: " + std::to_string(c.tile_m()) + " rows x " + std::to_string(c.tile_n) + " keys, " +
-         std::to_string(c.warpgroups) + " consumer warpgroups, stages K " + std::to_string(c.k_stages) + " V " +
-         std::to_string(c.v_stages) + ", " +
+         std::to_string(c.warpgroups) + " consumer warpgroups, stages K " + std::to_string(c.k_stages) +
+         " V " + std::to_string(c.v_stages) + ", " +
          (c.softmax == sm90::Softmax::kSpeculative ? "speculative" : "classic") + " softmax, " +
          std::to_string(sm90::shared_bytes(entry.key, c)) + " bytes of shared memory";
 }
@@ -153,8 +154,7 @@ Status run(const PlanImpl& impl, const Tensors& tensors, void* workspace, void* 
     dense_tensors.lse_strides = {tensors.lse.strides[0], tensors.lse.strides[2], tensors.lse.strides[1]};
   }
   ForwardParams params;
-  ATTN_RETURN_IF_ERROR(
-      make_params(device, *plan.selection.entry, shape, dense_tensors, plan.order, &params));
+  ATTN_RETURN_IF_ERROR(make_params(device, *plan.selection.entry, shape, dense_tensors, plan.order, &params));
   return launch(device, *plan.selection.entry, params, plan.order, workspace, static_cast<CUstream>(stream));
 }
 

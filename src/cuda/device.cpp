@@ -15,14 +15,14 @@ Status load_library(const Driver& driver, const KernelEntry& entry, CUkernel* ke
     return {};
   }
   CUlibrary library = nullptr;
-  if (Status status = check(driver,
-                            driver.library_load_data(&library, entry.cubin, nullptr, nullptr, 0, nullptr,
-                                                     nullptr, 0),
-                            "cuLibraryLoadData");
+  if (Status status = check(
+          driver, driver.library_load_data(&library, entry.cubin, nullptr, nullptr, 0, nullptr, nullptr, 0),
+          "cuLibraryLoadData");
       !status.ok()) {
     return status;
   }
-  if (Status status = check(driver, driver.library_get_kernel(kernel, library, entry.name), "cuLibraryGetKernel");
+  if (Status status =
+          check(driver, driver.library_get_kernel(kernel, library, entry.name), "cuLibraryGetKernel");
       !status.ok()) {
     return Status(status.code(), status.message() + " for " + entry.name);
   }
@@ -95,11 +95,11 @@ Status Device::kernel(const KernelEntry& entry, CUfunction* function) {
   if (Status status = load_library(*driver_, entry, &kernel); !status.ok()) {
     return status;
   }
-  if (Status status = check(*driver_,
-                            driver_->kernel_set_attribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
-                                                          sm90::shared_bytes(entry.key, entry.config), kernel,
-                                                          handle_),
-                            "cuKernelSetAttribute");
+  if (Status status =
+          check(*driver_,
+                driver_->kernel_set_attribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                                              sm90::shared_bytes(entry.key, entry.config), kernel, handle_),
+                "cuKernelSetAttribute");
       !status.ok()) {
     return status;
   }
@@ -128,7 +128,8 @@ Status Device::Scope::enter(Device& device) {
       }
     }
   }
-  if (Status status = check(driver, driver.ctx_push_current(device.primary_), "cuCtxPushCurrent"); !status.ok()) {
+  if (Status status = check(driver, driver.ctx_push_current(device.primary_), "cuCtxPushCurrent");
+      !status.ok()) {
     return status;
   }
   pushed_ = &driver;

@@ -10,12 +10,12 @@ namespace {
 // cuda.h renames some functions to versioned ones by macro; this spells the name as the compiler sees it.
 #define ATTN_CUDA_TEXT_(x) #x
 #define ATTN_CUDA_TEXT(x) ATTN_CUDA_TEXT_(x)
-#define ATTN_CUDA_LOAD(member, function)                                                            \
-  if ((loaded.member = reinterpret_cast<decltype(loaded.member)>(                                   \
-           dlsym(library, ATTN_CUDA_TEXT(function)))) == nullptr) {                                 \
-    return Status(StatusCode::kUnavailable,                                                         \
-                  "the NVIDIA driver is too old: libcuda.so.1 has no " ATTN_CUDA_TEXT(function)     \
-                  " (CUDA 12.4 and newer drivers do)");                                             \
+#define ATTN_CUDA_LOAD(member, function)                                               \
+  if ((loaded.member = reinterpret_cast<decltype(loaded.member)>(                      \
+           dlsym(library, ATTN_CUDA_TEXT(function)))) == nullptr) {                    \
+    return Status(StatusCode::kUnavailable,                                            \
+                  "the NVIDIA driver is too old: libcuda.so.1 has no " ATTN_CUDA_TEXT( \
+                      function) " (CUDA 12.4 and newer drivers do)");                  \
   }
 
 Status load(Driver& loaded) {
@@ -59,8 +59,8 @@ Status load(Driver& loaded) {
 
   const CUresult result = loaded.init(0);
   if (result != CUDA_SUCCESS) {
-    return Status(StatusCode::kUnavailable, "the NVIDIA driver does not start: cuInit gave " +
-                                                error_name(loaded, result));
+    return Status(StatusCode::kUnavailable,
+                  "the NVIDIA driver does not start: cuInit gave " + error_name(loaded, result));
   }
   // Cubins of nvcc 13.0 were seen to load under drivers of CUDA 13; the first function that an older driver
   // lacks is named above. cuLibraryLoadData of a cubin that the driver cannot read is a Status of its own.

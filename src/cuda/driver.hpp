@@ -1,13 +1,12 @@
-// The CUDA driver, opened at run time: libattn links no CUDA and works on machines that have none. Contract: a
-// driver that is missing, too old or without a device is a Status, found once and remembered; nothing here
+// The CUDA driver, opened at run time: libattn links no CUDA and works on machines that have none. Contract:
+// a driver that is missing, too old or without a device is a Status, found once and remembered; nothing here
 // touches a device's context. Tested in tests/unit/cuda_driver_test.cpp (without a GPU) and tests/kernels.
 #pragma once
 
 #include <cuda.h>
 
-#include <string>
-
 #include <attn/status.hpp>
+#include <string>
 
 namespace attn::cuda {
 

@@ -1,5 +1,5 @@
-// The kernels of this build: one entry for each line of instances/manifest.json, made by cmake/cuda_kernels.cmake.
-// Dispatch is a look-up by KernelKey. Tested in tests/unit/cuda_table_test.cpp.
+// The kernels of this build: one entry for each line of instances/manifest.json, made by
+// cmake/cuda_kernels.cmake. Dispatch is a look-up by KernelKey. Tested in tests/unit/cuda_table_test.cpp.
 #pragma once
 
 #include <cstddef>

@@ -15,8 +15,8 @@ constexpr std::int64_t kElementBytes = 2;
 // and more was slower (an H200's 50 MB; docs/kernels/sm90_forward.md).
 constexpr std::int64_t kSectionShareOfL2 = 2;
 
-// dims: (head_dim, seqlen, heads, batch). Strides of axes of size 1 are never used, and may be anything in the
-// problem; the driver wants multiples of 16 bytes all the same.
+// dims: (head_dim, seqlen, heads, batch). Strides of axes of size 1 are never used, and may be anything in
+// the problem; the driver wants multiples of 16 bytes all the same.
 Status make_map(const Device& device, const sm90::KernelKey& key, const char* name, const DenseTensor& tensor,
                 std::int64_t rows, std::int64_t heads, std::int64_t batch, int box_rows, TensorMap* map) {
   const cuuint64_t dims[4] = {static_cast<cuuint64_t>(key.head_dim), static_cast<cuuint64_t>(rows),
@@ -31,12 +31,13 @@ Status make_map(const Device& device, const sm90::KernelKey& key, const char* na
   const cuuint32_t element_strides[4] = {1, 1, 1, 1};
   const CUresult result = device.driver().tensor_map_encode_tiled(
       reinterpret_cast<CUtensorMap*>(map),
-      key.element == sm90::Element::kBFloat16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+      key.element == sm90::Element::kBFloat16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                                              : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
       4, const_cast<void*>(tensor.data), dims, strides, box, element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE,
       CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) {
-    return Status(StatusCode::kUnsupported, std::string("no tensor map for ") + name + ": " +
-                                                error_name(device.driver(), result));
+    return Status(StatusCode::kUnsupported,
+                  std::string("no tensor map for ") + name + ": " + error_name(device.driver(), result));
   }
   return {};
 }
@@ -52,7 +53,8 @@ TileOrder order_tiles(const KernelEntry& entry, const DenseShape& shape, std::in
   if (entry.key.mask == sm90::Mask::kCausal) {
     // A group of query heads shares its K and V.
     const std::int64_t group = shape.heads_q / shape.heads_kv;
-    const std::int64_t bytes = std::max<std::int64_t>(1, 2 * shape.seqlen_kv * entry.key.head_dim * kElementBytes);
+    const std::int64_t bytes =
+        std::max<std::int64_t>(1, 2 * shape.seqlen_kv * entry.key.head_dim * kElementBytes);
     const std::int64_t kv_heads = std::max<std::int64_t>(1, l2_bytes / kSectionShareOfL2 / bytes);
     order.heads_per_section = std::min(heads, kv_heads > heads ? heads : kv_heads * group);
     order.dynamic = true;
@@ -85,7 +87,8 @@ Status make_params(const Device& device, const KernelEntry& entry, const DenseSh
       {"o", tensors.o, shape.seqlen_q, shape.heads_q, tile_m, &params->o},
   };
   for (const auto& m : maps) {
-    if (Status status = make_map(device, key, m.name, m.tensor, m.rows, m.heads, shape.batch, m.box_rows, m.map);
+    if (Status status =
+            make_map(device, key, m.name, m.tensor, m.rows, m.heads, shape.batch, m.box_rows, m.map);
         !status.ok()) {
       return status;
     }
@@ -105,8 +108,8 @@ Status make_params(const Device& device, const KernelEntry& entry, const DenseSh
   params->heads_q = static_cast<std::int32_t>(shape.heads_q);
   params->group_size = static_cast<std::int32_t>(shape.heads_q / shape.heads_kv);
   params->causal_offset = static_cast<std::int32_t>(shape.causal_offset);
-  // A zero scale would make 0 · (−inf) = NaN of a masked key; the smallest float does the same to a finite logit
-  // (2^(s · 1.4e-45) = 1 for |s| < 2^127) and keeps −inf.
+  // A zero scale would make 0 · (−inf) = NaN of a masked key; the smallest float does the same to a finite
+  // logit (2^(s · 1.4e-45) = 1 for |s| < 2^127) and keeps −inf.
   constexpr float kLog2E = 1.44269504088896340736F;
   params->scale_log2 = std::max(std::fabs(shape.scale) * kLog2E, std::numeric_limits<float>::denorm_min());
   params->negate_q = std::signbit(shape.scale) ? 1 : 0;
@@ -128,9 +131,9 @@ Status launch(Device& device, const KernelEntry& entry, ForwardParams& params, c
   const auto grid = static_cast<unsigned>(std::min<std::int64_t>(order.num_tiles, device.num_sms()));
   if (order.dynamic && order.num_tiles > grid) {
     params.tile_counter = static_cast<std::uint32_t*>(workspace);
-    if (Status status = check(driver,
-                              driver.memset_d32_async(std::bit_cast<CUdeviceptr>(workspace), 0, 1, stream),
-                              "cuMemsetD32Async");
+    if (Status status =
+            check(driver, driver.memset_d32_async(std::bit_cast<CUdeviceptr>(workspace), 0, 1, stream),
+                  "cuMemsetD32Async");
         !status.ok()) {
       return status;
     }

@@ -1,6 +1,6 @@
-// From a dense problem and its device tensors to a launch: tensor maps, kernel parameters, grid. Ordinary host
-// code; `run` of the backend is these calls in a row. Tested in tests/unit/cuda_launch_test.cpp (arithmetic) and
-// tests/kernels (on a GPU).
+// From a dense problem and its device tensors to a launch: tensor maps, kernel parameters, grid. Ordinary
+// host code; `run` of the backend is these calls in a row. Tested in tests/unit/cuda_launch_test.cpp
+// (arithmetic) and tests/kernels (on a GPU).
 #pragma once
 
 #include <cstdint>
@@ -51,6 +51,7 @@ Status make_params(const Device& device, const KernelEntry& entry, const DenseSh
 Status launch(Device& device, const KernelEntry& entry, ForwardParams& params, const TileOrder& order,
               void* workspace, CUstream stream);
 
-inline constexpr std::size_t kCounterBytes = 256;  // workspace of a dynamic order; one cache line and alignment
+inline constexpr std::size_t kCounterBytes =
+    256;  // workspace of a dynamic order; one cache line and alignment
 
 }  // namespace attn::cuda

@@ -15,10 +15,14 @@ constexpr std::int64_t kSmallestTileM = 128;
 // wasted on the diagonal (measured on an H200: bench/results/h200/tiles.json).
 constexpr std::int64_t kShortCausalRows = 2048;
 
-Status unsupported(std::string message) { return {StatusCode::kUnsupported, std::move(message)}; }
+Status unsupported(std::string message) {
+  return {StatusCode::kUnsupported, std::move(message)};
+}
 
 // A mask with no left bound is causal with another offset.
-bool has_right_bound(const Problem& p) { return p.causal || p.window_right >= 0; }
+bool has_right_bound(const Problem& p) {
+  return p.causal || p.window_right >= 0;
+}
 
 std::int64_t right_bound(const Problem& p) {
   const std::int64_t right = p.window_right >= 0 ? std::min(p.window_right, kMaxRows) : kMaxRows;
@@ -43,9 +47,11 @@ Status kernels_can(const Problem& p) {
   if (p.dtype == DType::kFloat32) {
     return unsupported("dtype is fp32; the sm90 kernels compute bf16 and fp16");
   }
-  if (p.head_dim_qk != p.head_dim_v || (p.head_dim_qk != 64 && p.head_dim_qk != 128 && p.head_dim_qk != 256)) {
+  if (p.head_dim_qk != p.head_dim_v ||
+      (p.head_dim_qk != 64 && p.head_dim_qk != 128 && p.head_dim_qk != 256)) {
     return unsupported("head_dim_qk, head_dim_v are " + std::to_string(p.head_dim_qk) + ", " +
-                       std::to_string(p.head_dim_v) + "; the sm90 kernels compute equal ones of 64, 128 and 256");
+                       std::to_string(p.head_dim_v) +
+                       "; the sm90 kernels compute equal ones of 64, 128 and 256");
   }
   for (const auto& feature : later) {
     if (feature.used) {
@@ -73,11 +79,12 @@ Status kernels_can(const Problem& p) {
 }
 
 Selection select_kernel(const Problem& p) {
-  const sm90::KernelKey key{
-      p.dtype == DType::kBFloat16 ? sm90::Element::kBFloat16 : sm90::Element::kFloat16,
-      static_cast<int>(p.head_dim_qk), has_right_bound(p) ? sm90::Mask::kCausal : sm90::Mask::kFull};
+  const sm90::KernelKey key{p.dtype == DType::kBFloat16 ? sm90::Element::kBFloat16 : sm90::Element::kFloat16,
+                            static_cast<int>(p.head_dim_qk),
+                            has_right_bound(p) ? sm90::Mask::kCausal : sm90::Mask::kFull};
   Selection selection;
-  const bool prefer_small = key.head_dim == 64 && key.mask == sm90::Mask::kCausal && p.seqlen_q < kShortCausalRows;
+  const bool prefer_small =
+      key.head_dim == 64 && key.mask == sm90::Mask::kCausal && p.seqlen_q < kShortCausalRows;
   for (const KernelEntry& entry : kernels_table()) {
     if (entry.key == key && (selection.entry == nullptr || (prefer_small && entry.config.warpgroups == 2))) {
       selection.entry = &entry;

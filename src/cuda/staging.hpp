@@ -1,7 +1,7 @@
 // A CUDA plan run on host tensors, for the command and the checks: device copies of whole host ranges, views
 // rebased onto them, results copied back. Contract: a range's copy has its host address modulo 256, so that
-// alignment is what the caller made it; a fetch writes every byte of the ranges named as written, gaps and guards
-// included, so that a stray write of the kernel shows. Not used by the library's own run. Tested by
+// alignment is what the caller made it; a fetch writes every byte of the ranges named as written, gaps and
+// guards included, so that a stray write of the kernel shows. Not used by the library's own run. Tested by
 // `attn selftest --backend cuda` and the conformance shapes on a GPU.
 #pragma once
 

@@ -68,6 +68,8 @@ class Errors(CliTest):
                 (["--k-new", "k.npy", "--v-new", "v.npy"], ["seqused"]),
                 (["--rotary-cos", "q.npy"], ["--rotary-sin is missing"]),
                 (["--k-out", "k2.npy"], ["--k-out", "append"]),
+                (["--rotary-style", "half"], ["--rotary-style", "'half'", "--rotary-cos"]),
+                (["--prefix", "a."], ["--prefix", "'a.'"]),
                 (["--device", "-1"], ["--device", "'-1'"])):
             with self.subTest(options=options):
                 self.bad(*options, says=says)
@@ -83,6 +85,7 @@ class Errors(CliTest):
                 (["--out", "x.npy", "--lse", "x.npy"], USAGE, ["--out", "--lse", "'x.npy'"]),
                 (["--out", "x.safetensors", "--lse", "y.npy"], USAGE, ["--lse", "'y.npy'", "one kind"]),
                 (["--out", "x.safetensors", "--lse", "y.safetensors"], USAGE, ["'y.safetensors'", "same path"]),
+                (["--verify", "--out-dtype", "fp32"], USAGE, ["--out-dtype", "'fp32'"]),
                 (["--out", "x.npy", "--dtype", "bf16"], USAGE, ["--out", "'x.npy'", "bf16"])):
             with self.subTest(out=out):
                 self.bad(out=out, code=code, says=says)

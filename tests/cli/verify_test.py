@@ -87,6 +87,8 @@ class Soak(CliTest):
         self.assertEqual(document["summary"]["failed"], 0)
         self.assertEqual(document["rows"], [])
         self.refused(USAGE, "verify", "--forever", GOOD[0], says=["--forever"])
+        self.refused(USAGE, "verify", "--time-limit", "1", GOOD[0], says=["--time-limit", "--forever"])
+        self.refused(USAGE, "verify", "--seed", "2", GOOD[0], says=["--seed", "seed="])
         self.refused(USAGE, "verify", "--forever", "--time-limit", "-1", says=["--time-limit", "'-1'"])
 
     def test_interrupt_ends_with_summary(self):

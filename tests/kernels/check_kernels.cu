@@ -24,9 +24,13 @@ __device__ float normal(std::uint64_t seed, std::uint64_t index) {
 template <class T>
 __device__ T make(float x);
 template <>
-__device__ __nv_bfloat16 make(float x) { return __float2bfloat16_rn(x); }
+__device__ __nv_bfloat16 make(float x) {
+  return __float2bfloat16_rn(x);
+}
 template <>
-__device__ __half make(float x) { return __float2half_rn(x); }
+__device__ __half make(float x) {
+  return __float2half_rn(x);
+}
 
 struct View {
   void* data;
@@ -38,7 +42,8 @@ template <class T>
 __device__ void fill(View view, int rows, int heads, int batch, int dim, unsigned long long seed, float scale,
                      float column0, float slope, int step) {
   const long long count = 1ll * rows * heads * batch * dim;
-  for (long long i = blockIdx.x * 1ll * blockDim.x + threadIdx.x; i < count; i += 1ll * gridDim.x * blockDim.x) {
+  for (long long i = blockIdx.x * 1ll * blockDim.x + threadIdx.x; i < count;
+       i += 1ll * gridDim.x * blockDim.x) {
     const int c = static_cast<int>(i % dim);
     const int h = static_cast<int>(i / dim % heads);
     const int j = static_cast<int>(i / dim / heads % rows);
@@ -58,11 +63,11 @@ struct RowCase {
   int batch, heads_q, heads_kv, seqlen_q, seqlen_kv, dim;
   int causal, offset;
   float scale;
-  long long num_rows;   // of batch · heads_q · seqlen_q, checked: row r is r · row_step
+  long long num_rows;  // of batch · heads_q · seqlen_q, checked: row r is r · row_step
   long long row_step;
-  double* scores;       // gridDim.x · seqlen_kv
-  float u;              // the contract's u of the element type
-  float* ratio_o;       // gridDim.x: the worst |difference| / bound of the block's rows; NaN mismatch: 1e30
+  double* scores;  // gridDim.x · seqlen_kv
+  float u;         // the contract's u of the element type
+  float* ratio_o;  // gridDim.x: the worst |difference| / bound of the block's rows; NaN mismatch: 1e30
   float* ratio_lse;
 };
 
@@ -76,7 +81,8 @@ __device__ double block_reduce(double x, bool max_not_sum) {
   if (threadIdx.x % 32 == 0) slots[threadIdx.x / 32] = x;
   __syncthreads();
   double all = slots[0];
-  for (int w = 1; w < static_cast<int>(blockDim.x) / 32; ++w) all = max_not_sum ? fmax(all, slots[w]) : all + slots[w];
+  for (int w = 1; w < static_cast<int>(blockDim.x) / 32; ++w)
+    all = max_not_sum ? fmax(all, slots[w]) : all + slots[w];
   return all;
 }
 
@@ -174,22 +180,27 @@ extern "C" __global__ void set_row(View v, int j, int heads, int batch, int dim,
     static_cast<unsigned short*>(v.data)[b * v.batch + j * v.seqlen + h * v.heads + c] = bits;
   }
 }
-extern "C" __global__ void check_rows_bf16(RowCase c) { check_rows<__nv_bfloat16>(c); }
-extern "C" __global__ void check_rows_fp16(RowCase c) { check_rows<__half>(c); }
+extern "C" __global__ void check_rows_bf16(RowCase c) {
+  check_rows<__nv_bfloat16>(c);
+}
+extern "C" __global__ void check_rows_fp16(RowCase c) {
+  check_rows<__half>(c);
+}
 // counter[0] += words of a that differ from b.
 extern "C" __global__ void count_different(const unsigned* a, const unsigned* b, long long words,
                                            unsigned long long* counter) {
   unsigned long long different = 0;
-  for (long long i = blockIdx.x * 1ll * blockDim.x + threadIdx.x; i < words; i += 1ll * gridDim.x * blockDim.x) {
+  for (long long i = blockIdx.x * 1ll * blockDim.x + threadIdx.x; i < words;
+       i += 1ll * gridDim.x * blockDim.x) {
     different += a[i] != b[i];
   }
   if (different != 0) atomicAdd(counter, different);
 }
 // counter[0] += halfwords of the buffer outside the view's elements that are not `bits`;
 // counter[1] += halfwords of the view that still are.
-extern "C" __global__ void count_poison(View v, int rows, int heads, int batch, int dim, const unsigned short* all,
-                                        long long halfwords, unsigned short bits, unsigned char* inside,
-                                        unsigned long long* counter) {
+extern "C" __global__ void count_poison(View v, int rows, int heads, int batch, int dim,
+                                        const unsigned short* all, long long halfwords, unsigned short bits,
+                                        unsigned char* inside, unsigned long long* counter) {
   const long long count = 1ll * rows * heads * batch * dim;
   const long long base = static_cast<unsigned short*>(v.data) - all;
   const long long start = blockIdx.x * 1ll * blockDim.x + threadIdx.x, jump = 1ll * gridDim.x * blockDim.x;

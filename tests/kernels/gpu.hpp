@@ -37,8 +37,7 @@ struct Gpu {
   }
   void ok(CUresult result, const char* what) const { must(cuda::check(*driver, result, what), what); }
 
-#define ATTN_GPU_CALL(function, ...) \
-  ATTN_GPU_OF(*this, function, __VA_ARGS__)
+#define ATTN_GPU_CALL(function, ...) ATTN_GPU_OF(*this, function, __VA_ARGS__)
 #define ATTN_GPU_OF(gpu, function, ...) \
   (gpu).ok(attn::check::Gpu::load<decltype(&::function)>(ATTN_GPU_NAME(function))(__VA_ARGS__), #function)
 #define ATTN_GPU_NAME_(x) #x
@@ -76,7 +75,9 @@ struct Gpu {
     sync();
     ATTN_GPU_CALL(cuMemcpyDtoH, host, reinterpret_cast<CUdeviceptr>(from), bytes);
   }
-  void sync() const { ATTN_GPU_CALL(cuStreamSynchronize, stream); }
+  void sync() const {
+    ATTN_GPU_CALL(cuStreamSynchronize, stream);
+  }
 
   template <class... Arguments>
   void launch(const char* name, unsigned blocks, unsigned threads, Arguments... arguments) const {

@@ -1,8 +1,10 @@
-// Stand-alone conformance of the sm90 kernels on a GPU: every kernel of the table against a float64 reference on
-// fresh random inputs, over tile edges, head ratios, data that is hard for an online softmax, poison and guards.
+// Stand-alone conformance of the sm90 kernels on a GPU: every kernel of the table against a float64 reference
+// on fresh random inputs, over tile edges, head ratios, data that is hard for an online softmax, poison and
+// guards.
 //   sm90_check [--seed N] [--only TEXT] [--quick | --tiny] [--json FILE]
 // --tiny: a few small shapes, for compute-sanitizer.
-// Exit code 0 only if every case held. Each failing case prints one line that says how to repeat it.
+// Exit code 0 only if every case held; 77 where there is no Hopper GPU. Each failing case prints one line
+// that says how to repeat it.
 #include <algorithm>
 #include <cmath>
 #include <random>
@@ -36,7 +38,8 @@ struct RowCase {  // as in check_kernels.cu
   float* ratio_lse;
 };
 
-// One problem. Logits beyond noise come from column 0: q[0] · k[0] with k[0] = key_start + key_slope·(j/step).
+// One problem. Logits beyond noise come from column 0: q[0] · k[0] with k[0] = key_start +
+// key_slope·(j/step).
 struct Case {
   int batch = 1, sq = 1, sk = 1, hq = 1, hk = 1;
   bool bottom_right = true;
@@ -45,15 +48,15 @@ struct Case {
   float q_scale = 1, v_exponent = 0;
   float column_q = 0, key_start = 0, key_slope = 0;
   int key_step = 0;
-  bool heads_first = false;  // memory order b, h, s, d
+  bool heads_first = false;      // memory order b, h, s, d
   bool broadcast_batch = false;  // K and V with batch stride 0
-  int poison_key = -1;       // this key's K and V are NaN (seen only by rows that see it)
+  int poison_key = -1;           // this key's K and V are NaN (seen only by rows that see it)
   unsigned short poison_bits = 0x7FFF;
   int force_static = 0;
   std::string label;
   std::string text() const {
-    return label + " b" + std::to_string(batch) + " hq" + std::to_string(hq) + " hk" + std::to_string(hk) + " sq" +
-           std::to_string(sq) + " sk" + std::to_string(sk) + (bottom_right ? " br" : " tl") +
+    return label + " b" + std::to_string(batch) + " hq" + std::to_string(hq) + " hk" + std::to_string(hk) +
+           " sq" + std::to_string(sq) + " sk" + std::to_string(sk) + (bottom_right ? " br" : " tl") +
            (heads_first ? " bhsd" : "") + (scale != 0 ? " scale=" + std::to_string(scale) : "") +
            (zero_scale ? " scale=0" : "") + (force_static ? " static" : "");
   }
@@ -129,7 +132,8 @@ Prepared prepare(Bench& b, const cuda::KernelEntry& entry, const Case& c) {
   if (c.sk > 0) {
     b.gpu.launch(fill, 264, 256, p.k, c.sk, c.hk, kv_batch, dim, seed * 3 + 1, 1.0f, c.key_start, c.key_slope,
                  c.key_step);
-    b.gpu.launch(fill, 264, 256, p.v, c.sk, c.hk, kv_batch, dim, seed * 3 + 2, std::exp2(c.v_exponent), 0.0f, 0.0f, 0);
+    b.gpu.launch(fill, 264, 256, p.v, c.sk, c.hk, kv_batch, dim, seed * 3 + 2, std::exp2(c.v_exponent), 0.0f,
+                 0.0f, 0);
   }
   if (c.poison_key >= 0) {
     b.gpu.launch("set_row", 16, 256, p.k, c.poison_key, c.hk, kv_batch, dim, c.poison_bits);
@@ -162,12 +166,32 @@ struct Result {
 
 Result judge(Bench& b, const cuda::KernelEntry& entry, const Case& c, const Prepared& p) {
   const bool bf16 = entry.key.element == sm90::Element::kBFloat16;
-  RowCase rows{p.q, p.k, p.v, p.o, b.lse, p.tensors.lse_strides.batch, p.tensors.lse_strides.heads, 1,
-               c.batch, c.hq, c.hk, c.sq, c.sk, entry.key.head_dim,
-               entry.key.mask == sm90::Mask::kCausal, static_cast<int>(p.shape.causal_offset), p.shape.scale,
-               0, 1, b.scores, bf16 ? 0x1p-9f : 0x1p-12f, b.ratios, b.ratios + kCheckBlocks};
+  RowCase rows{p.q,
+               p.k,
+               p.v,
+               p.o,
+               b.lse,
+               p.tensors.lse_strides.batch,
+               p.tensors.lse_strides.heads,
+               1,
+               c.batch,
+               c.hq,
+               c.hk,
+               c.sq,
+               c.sk,
+               entry.key.head_dim,
+               entry.key.mask == sm90::Mask::kCausal,
+               static_cast<int>(p.shape.causal_offset),
+               p.shape.scale,
+               0,
+               1,
+               b.scores,
+               bf16 ? 0x1p-9f : 0x1p-12f,
+               b.ratios,
+               b.ratios + kCheckBlocks};
   const long long all = 1ll * c.batch * c.hq * c.sq;
-  // Contract, judging large problems: above 2^24 scores by chosen rows; an odd step meets all places in a tile.
+  // Contract, judging large problems: above 2^24 scores by chosen rows; an odd step meets all places in a
+  // tile.
   rows.row_step = all * c.sk > (1ll << 26) ? std::max<long long>(1, all * c.sk >> 26) | 1 : 1;
   rows.num_rows = (all + rows.row_step - 1) / rows.row_step;
   b.gpu.set(b.ratios, 0, 2 * kCheckBlocks * sizeof(float));
@@ -178,10 +202,12 @@ Result judge(Bench& b, const cuda::KernelEntry& entry, const Case& c, const Prep
   const int dim = entry.key.head_dim;
   const auto* all_o = reinterpret_cast<const unsigned short*>(b.o);
   const long long halfwords = static_cast<long long>(p.o_halfwords);
-  b.gpu.launch("count_poison", 264, 256, p.o, c.sq, c.hq, c.batch, dim, all_o, halfwords, kPoison, b.inside, b.counter);
+  b.gpu.launch("count_poison", 264, 256, p.o, c.sq, c.hq, c.batch, dim, all_o, halfwords, kPoison, b.inside,
+               b.counter);
   View none = p.o;
   none.data = nullptr;
-  b.gpu.launch("count_poison", 264, 256, none, c.sq, c.hq, c.batch, dim, all_o, halfwords, kPoison, b.inside, b.counter);
+  b.gpu.launch("count_poison", 264, 256, none, c.sq, c.hq, c.batch, dim, all_o, halfwords, kPoison, b.inside,
+               b.counter);
   std::vector<float> ratios(2 * kCheckBlocks);
   b.gpu.read(ratios.data(), b.ratios, ratios.size() * sizeof(float));
   b.gpu.read(counts, b.counter, sizeof(counts));
@@ -214,8 +240,8 @@ struct Tally {
     if (!r.ok()) {
       ++failed;
       if (++shown <= 12) {
-        std::printf("FAIL %s: %s: O %.3g LSE %.3g of the bound, %llu written outside, %llu unwritten\n", entry.name,
-                    c.text().c_str(), r.o, r.lse, r.outside, r.unwritten);
+        std::printf("FAIL %s: %s: O %.3g LSE %.3g of the bound, %llu written outside, %llu unwritten\n",
+                    entry.name, c.text().c_str(), r.o, r.lse, r.outside, r.unwritten);
         std::fflush(stdout);
       }
     }
@@ -256,7 +282,9 @@ std::vector<Case> tiny_cases(const cuda::KernelEntry& entry) {
 std::vector<Case> cases_for(const cuda::KernelEntry& entry, bool quick, std::mt19937_64& random) {
   std::vector<Case> cases;
   const bool causal = entry.key.mask == sm90::Mask::kCausal;
-  const auto pick = [&](std::initializer_list<int> values) { return *(values.begin() + random() % values.size()); };
+  const auto pick = [&](std::initializer_list<int> values) {
+    return *(values.begin() + random() % values.size());
+  };
   const auto shape = [&](int sq, int sk) {
     Case c;
     c.sq = sq;
@@ -452,21 +480,33 @@ int main_of(int argc, char** argv) {
   unsigned long long seed = 20260801;
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
-    if (argument == "--quick") quick = true;
-    else if (argument == "--tiny") tiny = true;
-    else if (argument == "--only" && i + 1 < argc) only = argv[++i];
-    else if (argument == "--json" && i + 1 < argc) json = argv[++i];
-    else if (argument == "--seed" && i + 1 < argc) seed = std::strtoull(argv[++i], nullptr, 10);
+    if (argument == "--quick")
+      quick = true;
+    else if (argument == "--tiny")
+      tiny = true;
+    else if (argument == "--only" && i + 1 < argc)
+      only = argv[++i];
+    else if (argument == "--json" && i + 1 < argc)
+      json = argv[++i];
+    else if (argument == "--seed" && i + 1 < argc)
+      seed = std::strtoull(argv[++i], nullptr, 10);
     else {
       std::fprintf(stderr, "unknown argument %s\n", argv[i]);
       return 2;
     }
   }
+  cuda::Device* device = nullptr;
+  const Status status = cuda::Device::get(0, &device);
+  if (!status.ok() || device->compute_major() != 9 || device->compute_minor() != 0) {
+    std::printf("SKIP: %s\n", status.ok() ? "device 0 is no Hopper GPU" : status.message().c_str());
+    return 77;
+  }
   Bench b;
   b.open(tiny);
   b.seed = seed;
   std::printf("%s, %d SMs, seed %llu\n", b.gpu.device->name().c_str(), b.gpu.device->num_sms(), seed);
-  std::string report = "{\"device\": \"" + b.gpu.device->name() + "\", \"seed\": " + std::to_string(seed) + ", \"kernels\": [";
+  std::string report =
+      "{\"device\": \"" + b.gpu.device->name() + "\", \"seed\": " + std::to_string(seed) + ", \"kernels\": [";
   std::string table;
   int failed = 0, kernels = 0;
   std::vector<const cuda::KernelEntry*> entries;
@@ -487,13 +527,15 @@ int main_of(int argc, char** argv) {
     if (!tiny && entry->key.mask == sm90::Mask::kCausal) check_masked_poison(b, *entry, tally);
     if (!tiny) check_repeats(b, *entry, tally);
     char line[256];
-    std::snprintf(line, sizeof(line), "%-32s %5d cases %4d failed   worst O %.3f  LSE %.4f of the bound\n", entry->name,
-                  tally.cases, tally.failed, tally.o, tally.lse);
+    std::snprintf(line, sizeof(line), "%-32s %5d cases %4d failed   worst O %.3f  LSE %.4f of the bound\n",
+                  entry->name, tally.cases, tally.failed, tally.o, tally.lse);
     table += line;
     std::printf("done %s", line);
     std::fflush(stdout);
-    std::snprintf(line, sizeof(line), "%s\n  {\"name\": \"%s\", \"cases\": %d, \"failed\": %d, \"worst_o\": %.4f, \"worst_lse\": %.5f}",
-                  kernels > 0 ? "," : "", entry->name, tally.cases, tally.failed, tally.o, tally.lse);
+    std::snprintf(
+        line, sizeof(line),
+        "%s\n  {\"name\": \"%s\", \"cases\": %d, \"failed\": %d, \"worst_o\": %.4f, \"worst_lse\": %.5f}",
+        kernels > 0 ? "," : "", entry->name, tally.cases, tally.failed, tally.o, tally.lse);
     report += line;
     failed += tally.failed;
     ++kernels;

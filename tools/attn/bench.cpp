@@ -126,6 +126,9 @@ int bench(const BenchOptions& options) {
   if (cases.empty()) {
     fail_usage("a problem is missing, such as \"b1 hq8 sq2048 d128 fp32 causal=br\"; or --file");
   }
+  if (!options.output.empty()) {
+    check_folder("--output", options.output);
+  }
   const int threads = cpu::thread_limit(static_cast<int>(options.plan.threads));
   Json document =
       results_document(options.what, options.machine.empty() ? machine_name() : options.machine, threads);
@@ -158,8 +161,8 @@ int bench(const BenchOptions& options) {
     print(json_text(document));
   } else {
     print(table.text());
-    print(fmt::format("{} threads; measured here: FMA peak {} GFLOP/s, reading memory {} GB/s\n", threads,
-                      peak ? rate_text(*peak) : "–",
+    print(fmt::format("{} thread{}; measured here: FMA peak {} GFLOP/s, reading memory {} GB/s\n", threads,
+                      threads == 1 ? "" : "s", peak ? rate_text(*peak) : "–",
                       rate_text(document["ceilings"]["stream_gbs"].get<double>())));
     for (const Json& row : document["rows"]) {
       if (row.contains("refused")) {

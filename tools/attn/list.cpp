@@ -91,7 +91,7 @@ void list_all(const ListOptions& options) {
         const Status status = entry.support(Problem{}, PlanOptions{});
         usable = status.ok();
         state = !usable                    ? status.message()
-                : backend == Backend::kCpu ? fmt::format("usable, {} threads", cpu::thread_limit(0))
+                : backend == Backend::kCpu ? fmt::format("usable, threads: {}", cpu::thread_limit(0))
                                            : "usable";
       }
     }

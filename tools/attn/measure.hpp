@@ -42,8 +42,8 @@ class Execution {
   [[nodiscard]] const Plan& plan() const noexcept { return plan_; }
   // Host tensors; a CUDA plan's go to the device and back.
   void run(const Tensors& tensors);
-  // time_runs of this plan on host tensors. A CUDA plan's are copied once; its samples are device time, between
-  // events, of as many runs as last 2 ms.
+  // time_runs of this plan on host tensors. A CUDA plan's are copied once; its samples are device time,
+  // between events, of as many runs as last 2 ms.
   [[nodiscard]] Timing time(const Tensors& tensors, const TimingOptions& options,
                             const std::function<void(std::int64_t samples)>& tick = {});
 

@@ -9,10 +9,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <ctime>
+#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <span>
+#include <system_error>
 #include <thread>
 
 #include "build_info.hpp"
@@ -96,6 +98,14 @@ Json results_document(const std::string& what, const std::string& machine, int t
 
 std::string json_text(const Json& json) {
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+void check_folder(const std::string& option, const std::string& path) {
+  const std::filesystem::path parent = std::filesystem::path(path).parent_path();
+  std::error_code ignored;
+  if (!parent.empty() && !std::filesystem::is_directory(parent, ignored)) {
+    throw Failure{kFile, fmt::format("{}: '{}' is in a directory that does not exist", option, path)};
+  }
 }
 
 void write_text_file(const std::string& path, const std::string& text) {

@@ -21,6 +21,8 @@ namespace attn::tool {
 // JSON with two spaces of indent and a newline at the end; NaN and infinities become null.
 [[nodiscard]] std::string json_text(const nlohmann::ordered_json& json);
 
+// Throws Failure where the directory that a path names does not exist: told before the work, not after it.
+void check_folder(const std::string& option, const std::string& path);
 // Writes a text file that appears by rename when it is complete. Throws Failure.
 void write_text_file(const std::string& path, const std::string& text);
 // A whole text file, at most 64 MiB. Throws Failure.

@@ -31,12 +31,7 @@ FileKind kind_of(const std::string& option, const std::string& path) {
   if (file.extension() != ".npy" && file.extension() != ".safetensors") {
     fail_usage(fmt::format("{}: '{}' must end in .npy or .safetensors", option, path));
   }
-  // Told before the work instead of after it.
-  const std::filesystem::path folder = file.parent_path().empty() ? "." : file.parent_path();
-  std::error_code ignored;
-  if (!std::filesystem::is_directory(folder, ignored)) {
-    throw Failure{kFile, fmt::format("{}: '{}' is in a directory that does not exist", option, path)};
-  }
+  check_folder(option, path);
   return file.extension() == ".npy" ? FileKind::kNpy : FileKind::kSafetensors;
 }
 
@@ -69,6 +64,16 @@ void check_outputs(const RunOptions& options, const std::vector<Output>& outputs
   }
   if (options.lse_without_sink && options.sinks.empty()) {
     fail_usage("--lse-without-sink: there is no sink; give --sinks");
+  }
+  if (!options.rotary_style.empty() && options.rotary_cos.empty()) {
+    fail_usage(
+        fmt::format("--rotary-style: '{}' without --rotary-cos and --rotary-sin", options.rotary_style));
+  }
+  if (!options.prefix.empty() && options.file.empty()) {
+    fail_usage(fmt::format("--prefix: '{}' without a .safetensors file", options.prefix));
+  }
+  if (!options.out_dtype.empty() && options.out.empty()) {
+    fail_usage(fmt::format("--out-dtype: '{}' without --out", options.out_dtype));
   }
   for (const Output& output : outputs) {
     const Output& first = outputs.front();

@@ -183,7 +183,7 @@ void RunProblem::set_append(const RunOptions& options, const Inputs& inputs) {
     }
     problem_.rotary_dim = 2 * tensors_.rotary_cos.shape[3];
     problem_.rotary_style =
-        options.rotary_style == "half" ? RotaryStyle::kHalfSplit : RotaryStyle::kInterleaved;
+        options.rotary_style == "interleaved" ? RotaryStyle::kInterleaved : RotaryStyle::kHalfSplit;
   }
 }
 

@@ -42,7 +42,7 @@ struct RunOptions {
   std::string v_new;
   std::string rotary_cos;
   std::string rotary_sin;
-  std::string rotary_style = "half";
+  std::string rotary_style;  // empty: half
   // How.
   std::int64_t splits = 0;
   bool batch_invariant = false;

@@ -31,8 +31,8 @@ struct VerifyOptions {
   bool all_levels = false;
   bool bitwise = false;
   bool forever = false;
-  double time_limit = 0;
-  std::int64_t seed = 1;
+  double time_limit = -1;  // below 0: not given
+  std::int64_t seed = -1;  // below 0: not given
   bool json = false;
 };
 
@@ -122,6 +122,10 @@ double seconds_since(Clock::time_point start) {
 }
 
 int verify_cases(const VerifyOptions& options) {
+  if (options.time_limit >= 0 || options.seed >= 0) {
+    fail_usage(fmt::format("{} is for --forever; a problem's own seed is its token seed=",
+                           options.seed >= 0 ? "--seed" : "--time-limit"));
+  }
   const std::vector<verify::Case> cases = cases_of(options);
   if (cases.empty()) {
     fail_usage(
@@ -179,6 +183,7 @@ int verify_forever(const VerifyOptions& options) {
   if (!options.problems.empty() || !options.files.empty()) {
     fail_usage("--forever draws its own problems; give none");
   }
+  const auto first = static_cast<std::uint64_t>(options.seed < 0 ? 1 : options.seed);
   const std::vector<PlanOptions> plans = plans_of(options);
   verify::CheckOptions check_options;
   check_options.bitwise = options.bitwise;
@@ -189,15 +194,14 @@ int verify_forever(const VerifyOptions& options) {
     const InterruptGuard interrupt;
     Progress progress;
     const double limit =
-        options.time_limit > 0 ? options.time_limit : std::numeric_limits<double>::infinity();
+        options.time_limit >= 0 ? options.time_limit : std::numeric_limits<double>::infinity();
     for (std::uint64_t n = 0; !InterruptGuard::interrupted() && seconds_since(start) < limit; ++n) {
-      const verify::Case c = verify::random_case(static_cast<std::uint64_t>(options.seed) + n);
+      const verify::Case c = verify::random_case(first + n);
       for (const PlanOptions& plan : plans) {
         const verify::Report report = verify::check(c, plan, check_options);
         tally.count(report);
-        progress.show(fmt::format("seed {}: {} passed, {} failed, {} refused",
-                                  static_cast<std::uint64_t>(options.seed) + n, tally.passed, tally.failed,
-                                  tally.refused));
+        progress.show(fmt::format("seed {}: {} passed, {} failed, {} refused", first + n, tally.passed,
+                                  tally.failed, tally.refused));
         if (report.passed || report.refused) {
           continue;
         }

@@ -1,7 +1,7 @@
 // One query row by one warp, in fp32, straight from global memory: the judge of rows whose tile result is not
-// finite (or may have lost bits to underflow). It reads visible keys and values only, so a NaN behind the mask
-// cannot reach it (contract rule 6), and takes two passes, so that logits and values of any size are safe.
-// Slow, and meant to be rare. Tested by tests/kernels with poisoned and extreme inputs.
+// finite (or may have lost bits to underflow). It reads visible keys and values only, so a NaN behind the
+// mask cannot reach it (contract rule 6), and takes two passes, so that logits and values of any size are
+// safe. Slow, and meant to be rare. Tested by tests/kernels with poisoned and extreme inputs.
 #pragma once
 
 #include "cuda/device/mask.hpp"

@@ -1,7 +1,9 @@
-// The online softmax between the two products, in two forms with one face. Both keep, for a thread's two rows,
-// a reference in log2 units and the sum of 2^(s·c − reference) over the columns the thread holds, c > 0.
+// The online softmax between the two products, in two forms with one face. Both keep, for a thread's two
+// rows, a reference in log2 units and the sum of 2^(s·c − reference) over the columns the thread holds, c >
+// 0.
 //   classic:     the reference is the running maximum of each block, as in FlashAttention.
-//   speculative: the reference is taken from a tile's first block, with a margin, and kept until a block's sum
+//   speculative: the reference is taken from a tile's first block, with a margin, and kept until a block's
+//   sum
 //                says that it no longer fits (docs/kernels/sm90_forward.md has the argument for exactness).
 // Tested by tests/kernels on plain, growing, drifting and empty rows, and by the conformance shapes.
 #pragma once
@@ -48,9 +50,9 @@ __device__ __forceinline__ float quad_sum(float x) {
 
 template <sm90::Softmax kForm, bool kBFloat16>
 struct OnlineSoftmax {
-  float scale;         // c
-  float reference[2];  // log2 units, the same in the four lanes of a row
-  float row_sum[2];    // this thread's columns only
+  float scale;          // c
+  float reference[2];   // log2 units, the same in the four lanes of a row
+  float row_sum[2];     // this thread's columns only
   bool wide_margin[2];  // speculative: a redo has raised the row's reference by Margins::kRedo
 
   using Margin = Margins<kBFloat16>;
@@ -82,8 +84,8 @@ struct OnlineSoftmax {
     }
   }
 
-  // A tile's first block: sets reference and sum. kShort: from the maximum of the first 8 columns, and if that
-  // does not fit, from the true one.
+  // A tile's first block: sets reference and sum. kShort: from the maximum of the first 8 columns, and if
+  // that does not fit, from the true one.
   template <bool kShort, class Scores, class Packed>
   __device__ __forceinline__ void first_block(Scores const& scores, Packed& p) {
     constexpr float kMargin = kForm == sm90::Softmax::kSpeculative ? Margin::kFirst : 0.0f;
@@ -119,8 +121,8 @@ struct OnlineSoftmax {
     return __any_sync(0xffffffffu, !(sums[0] <= Margin::kThreshold && sums[1] <= Margin::kThreshold));
   }
 
-  // Which of this thread's two rows it is, by the row's own four lanes only: a row's bits must not depend on its
-  // neighbours (contract rules 6 and 11).
+  // Which of this thread's two rows it is, by the row's own four lanes only: a row's bits must not depend on
+  // its neighbours (contract rules 6 and 11).
   __device__ __forceinline__ static void rows_outgrown(const float (&sums)[2], bool (&rows)[2]) {
     const unsigned lane = threadIdx.x % 32;
     CUTE_UNROLL

@@ -25,13 +25,19 @@ __device__ __forceinline__ std::uint32_t pack_pair(float low, float high) {
 }
 
 // Keeps the compiler from moving memory accesses across a barrier wait whose asm does not say "memory".
-__device__ __forceinline__ void compiler_fence() { asm volatile("" ::: "memory"); }
+__device__ __forceinline__ void compiler_fence() {
+  asm volatile("" ::: "memory");
+}
 
-// Waits until this thread's bulk stores have been written, not only read (CuTe's tma_store_wait is the latter).
-__device__ __forceinline__ void bulk_stores_written() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
+// Waits until this thread's bulk stores have been written, not only read (CuTe's tma_store_wait is the
+// latter).
+__device__ __forceinline__ void bulk_stores_written() {
+  asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
 
-// The same value, of which the compiler knows nothing: keeps address arithmetic that is needed once a tile from
-// being hoisted out of the loop over tiles, where it would cost registers (and, at head_dim 256, spills).
+// The same value, of which the compiler knows nothing: keeps address arithmetic that is needed once a tile
+// from being hoisted out of the loop over tiles, where it would cost registers (and, at head_dim 256,
+// spills).
 __device__ __forceinline__ int opaque(int x) {
   asm volatile("" : "+r"(x));
   return x;

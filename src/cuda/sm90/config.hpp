@@ -29,8 +29,8 @@ struct KernelConfig {
   bool q_in_registers = false;
   Softmax softmax = Softmax::kSpeculative;
   bool short_first = false;  // speculative: a tile's first reference comes from its first 8 columns only
-  bool ping_pong = true;  // warpgroups take turns at the tensor cores
-  bool overlap = true;    // false (development only): a block's products and its softmax one after the other
+  bool ping_pong = true;     // warpgroups take turns at the tensor cores
+  bool overlap = true;  // false (development only): a block's products and its softmax one after the other
   int producer_registers = 40;
   int consumer_registers = 232;
 
@@ -40,9 +40,11 @@ struct KernelConfig {
   friend constexpr bool operator==(const KernelConfig&, const KernelConfig&) = default;
 };
 
-inline constexpr int kMaxSharedBytes = 232448;  // sm_90: 227 KB a block (CUDA programming guide, table of limits)
-inline constexpr int kRegisterFile = 65536;     // 32-bit registers an SM
-inline constexpr int kBarrierBytes = 1024;      // barriers and tile infos, generously; checked in shared_storage.hpp
+inline constexpr int kMaxSharedBytes =
+    232448;  // sm_90: 227 KB a block (CUDA programming guide, table of limits)
+inline constexpr int kRegisterFile = 65536;  // 32-bit registers an SM
+inline constexpr int kBarrierBytes =
+    1024;  // barriers and tile infos, generously; checked in shared_storage.hpp
 
 // Bytes of dynamic shared memory: Q slots (which also stage O), K and V stages, barriers.
 [[nodiscard]] constexpr int shared_bytes(const KernelKey& key, const KernelConfig& config) {

@@ -1,11 +1,11 @@
-// The end of a tile for one warpgroup: rows are divided by their sums, LSE goes to global memory, O goes through
-// the tile's own Q slot to the store warp. Rows that are not finite (or lost range) are suspects: where masked
-// keys exist the tile is done again carefully, and what is then still suspect is left to exact_row. So masked
-// NaN and Inf leave no trace, not a bit, and V may have any magnitude. Tested by tests/kernels.
+// The end of a tile for one warpgroup: rows are divided by their sums, LSE goes to global memory, O goes
+// through the tile's own Q slot to the store warp. Rows that are not finite (or lost range) are suspects:
+// where masked keys exist the tile is done again carefully, and what is then still suspect is left to
+// exact_row. So masked NaN and Inf leave no trace, not a bit, and V may have any magnitude. Tested by
+// tests/kernels.
 #pragma once
 
 #include <climits>
-
 #include <cute/arch/copy_sm90.hpp>
 #include <cute/atom/copy_atom.hpp>
 #include <cute/atom/copy_traits_sm90.hpp>

@@ -1,6 +1,6 @@
 // One forward kernel: barriers are set up, registers are handed from the producer warpgroup to the consumers,
-// and each warp takes its role. Persistent: a block works through tiles until the producer says there are none.
-// Tested by tests/kernels; what the compiler makes of it, by tests/kernels/resources.py.
+// and each warp takes its role. Persistent: a block works through tiles until the producer says there are
+// none. Tested by tests/kernels; what the compiler makes of it, by tests/kernels/resources.py.
 #pragma once
 
 #include <cutlass/arch/reg_reconfig.h>
@@ -64,8 +64,8 @@ __device__ __forceinline__ void forward(const cuda::ForwardParams& params) {
 }  // namespace attn::sm90
 
 // Defines the kernel `name`; expanded once in each file that CMake makes from instances/manifest.json.
-#define ATTN_SM90_FORWARD(name, key, config)                                       \
-  extern "C" __global__ void __launch_bounds__((config).threads(), 1)              \
-      name(const __grid_constant__ attn::cuda::ForwardParams params) {             \
-    attn::sm90::forward<(key), (config)>(params);                                  \
+#define ATTN_SM90_FORWARD(name, key, config)                           \
+  extern "C" __global__ void __launch_bounds__((config).threads(), 1)  \
+      name(const __grid_constant__ attn::cuda::ForwardParams params) { \
+    attn::sm90::forward<(key), (config)>(params);                      \
   }

@@ -1,5 +1,6 @@
-// The producer: one thread brings Q, K and V tiles by TMA and hands on decoded tile infos; the store warp sends
-// finished O tiles out of the Q slots and lists those that must be done again. Contract: K runs one block ahead of V, as the consumers use them:
+// The producer: one thread brings Q, K and V tiles by TMA and hands on decoded tile infos; the store warp
+// sends finished O tiles out of the Q slots and lists those that must be done again. Contract: K runs one
+// block ahead of V, as the consumers use them:
 //   Q K(n-1) | K(n-2) V(n-1) | ... | K(0) V(1) | [next tile's Q K(n'-1)] V(0) | ...
 // Tested by every kernel test.
 #pragma once
@@ -25,8 +26,8 @@ struct Loader {
 
   // A tile of kRows rows from `row`, box by box, 64 elements of head_dim each.
   template <int kRows>
-  __device__ __forceinline__ static void load_tile(const cuda::TensorMap& map, FullBarrier& full, T* to, int row,
-                                                   int head, int batch, std::uint64_t hint) {
+  __device__ __forceinline__ static void load_tile(const cuda::TensorMap& map, FullBarrier& full, T* to,
+                                                   int row, int head, int batch, std::uint64_t hint) {
     full.arrive_and_expect_tx(kRows * Traits::kHeadDim * static_cast<int>(sizeof(T)));
 #pragma unroll
     for (int c = 0; c < Traits::kChunks; ++c) {
@@ -45,15 +46,15 @@ struct Loader {
     auto load_k = [&](int block, int kv_head, int batch) {
       shared.k_empty[k.index].wait(k.phase ^ 1);
       load_tile<Traits::kTileN>(params.k, shared.k_full[k.index],
-                                shared.k + k.index * Traits::kTileN * Traits::kHeadDim, block * Traits::kTileN,
-                                kv_head, batch, kKeep);
+                                shared.k + k.index * Traits::kTileN * Traits::kHeadDim,
+                                block * Traits::kTileN, kv_head, batch, kKeep);
       k.advance();
     };
     auto load_v = [&](int block, int kv_head, int batch) {
       shared.v_empty[v.index].wait(v.phase ^ 1);
       load_tile<Traits::kTileN>(params.v, shared.v_full[v.index],
-                                shared.v + v.index * Traits::kTileN * Traits::kHeadDim, block * Traits::kTileN,
-                                kv_head, batch, kKeep);
+                                shared.v + v.index * Traits::kTileN * Traits::kHeadDim,
+                                block * Traits::kTileN, kv_head, batch, kKeep);
       v.advance();
     };
 

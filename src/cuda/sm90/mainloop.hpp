@@ -1,12 +1,11 @@
-// A consumer warpgroup: 64 query rows of each tile, from Q·Kᵀ through the online softmax to P·V. The picture of
-// one step, for block j, with the tensor cores' turn taken from and passed on to the other warpgroups:
+// A consumer warpgroup: 64 query rows of each tile, from Q·Kᵀ through the online softmax to P·V. The picture
+// of one step, for block j, with the tensor cores' turn taken from and passed on to the other warpgroups:
 //   [turn] S = Q·K(j)ᵀ, O += P·V(j+1) [pass] | S is there: mask | O is there: P = 2^(S·c − reference)
 // and at a tile's end S belongs to the next tile already (when there is a second Q slot).
 // Tested by every kernel test.
 #pragma once
 
 #include <climits>
-
 #include <cute/algorithm/gemm.hpp>
 #include <cute/atom/copy_atom.hpp>
 #include <cute/atom/copy_traits_sm75.hpp>
@@ -115,9 +114,9 @@ struct Consumer {
     cutlass::arch::NamedBarrier::sync(128 * kConfig.warpgroups, kConsumerBarrier);
   }
 
-  // A careful tile: NaN and Inf are taken out of the V stage that comes next, block `block`, if rows exist that do
-  // not see all of it, and the least key that had one is noted: rows that do see it are left to exact_row. Each
-  // consumer thread looks at its share; no warpgroup multiplies before all have.
+  // A careful tile: NaN and Inf are taken out of the V stage that comes next, block `block`, if rows exist
+  // that do not see all of it, and the least key that had one is noted: rows that do see it are left to
+  // exact_row. Each consumer thread looks at its share; no warpgroup multiplies before all have.
   __device__ __forceinline__ void clean_values(int block) {
     if (block < num_unmasked) {
       return;  // every row sees these: NaN and Inf are theirs
@@ -127,7 +126,8 @@ struct Consumer {
     auto* words = reinterpret_cast<std::uint32_t*>(shared.v + v.index * Traits::kTileN * Traits::kHeadDim);
     int bad = INT_MAX;
 #pragma unroll 1
-    for (int i = warpgroup * 128 + thread; i < Traits::kTileN * Traits::kHeadDim / 2; i += 128 * kConfig.warpgroups) {
+    for (int i = warpgroup * 128 + thread; i < Traits::kTileN * Traits::kHeadDim / 2;
+         i += 128 * kConfig.warpgroups) {
       const std::uint32_t word = words[i];
       std::uint32_t keep = 0xFFFFFFFFu;
       keep ^= (word & kExponent) == kExponent ? 0xFFFFu : 0u;
@@ -244,11 +244,11 @@ struct Consumer {
     auto thread_s = mma_s.get_slice(thread);
     auto thread_o = mma_o.get_slice(thread);
 
-    Tensor sQ_all = make_tensor(make_smem_ptr(shared.q), typename Traits::LayoutQ{});    // (M, d, slots)
+    Tensor sQ_all = make_tensor(make_smem_ptr(shared.q), typename Traits::LayoutQ{});  // (M, d, slots)
     Tensor sQ = local_tile(sQ_all, Shape<_64, Int<Traits::kHeadDim>, Int<kConfig.q_slots>>{},
-                           make_coord(warpgroup, _0{}, _0{}));                           // (64, d, slots)
-    Tensor sK = make_tensor(make_smem_ptr(shared.k), typename Traits::LayoutK{});        // (N, d, stages)
-    Tensor sVt = make_tensor(make_smem_ptr(shared.v), typename Traits::LayoutVt{});      // (d, N, stages)
+                           make_coord(warpgroup, _0{}, _0{}));                       // (64, d, slots)
+    Tensor sK = make_tensor(make_smem_ptr(shared.k), typename Traits::LayoutK{});    // (N, d, stages)
+    Tensor sVt = make_tensor(make_smem_ptr(shared.v), typename Traits::LayoutVt{});  // (d, N, stages)
     Tensor k_tiles = thread_s.partition_fragment_B(sK);   // (MMA, MMA_N, MMA_K, stages): descriptors
     Tensor v_tiles = thread_o.partition_fragment_B(sVt);  // (MMA, MMA_N, MMA_K, stages)
 

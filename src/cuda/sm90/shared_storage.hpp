@@ -25,29 +25,69 @@ CUTE_HOST_DEVICE constexpr auto wgmma_atom() {
   using namespace cute;
   constexpr Major kA = Major::K;
   if constexpr (is_same_v<T, cutlass::bfloat16_t> && kFromRegisters) {
-    if constexpr (kN == 64) { return SM90_64x64x16_F32BF16BF16_RS<kA, kMajorB>{}; }
-    if constexpr (kN == 96) { return SM90_64x96x16_F32BF16BF16_RS<kA, kMajorB>{}; }
-    if constexpr (kN == 128) { return SM90_64x128x16_F32BF16BF16_RS<kA, kMajorB>{}; }
-    if constexpr (kN == 192) { return SM90_64x192x16_F32BF16BF16_RS<kA, kMajorB>{}; }
-    if constexpr (kN == 256) { return SM90_64x256x16_F32BF16BF16_RS<kA, kMajorB>{}; }
+    if constexpr (kN == 64) {
+      return SM90_64x64x16_F32BF16BF16_RS<kA, kMajorB>{};
+    }
+    if constexpr (kN == 96) {
+      return SM90_64x96x16_F32BF16BF16_RS<kA, kMajorB>{};
+    }
+    if constexpr (kN == 128) {
+      return SM90_64x128x16_F32BF16BF16_RS<kA, kMajorB>{};
+    }
+    if constexpr (kN == 192) {
+      return SM90_64x192x16_F32BF16BF16_RS<kA, kMajorB>{};
+    }
+    if constexpr (kN == 256) {
+      return SM90_64x256x16_F32BF16BF16_RS<kA, kMajorB>{};
+    }
   } else if constexpr (is_same_v<T, cutlass::bfloat16_t>) {
-    if constexpr (kN == 64) { return SM90_64x64x16_F32BF16BF16_SS<kA, kMajorB>{}; }
-    if constexpr (kN == 96) { return SM90_64x96x16_F32BF16BF16_SS<kA, kMajorB>{}; }
-    if constexpr (kN == 128) { return SM90_64x128x16_F32BF16BF16_SS<kA, kMajorB>{}; }
-    if constexpr (kN == 192) { return SM90_64x192x16_F32BF16BF16_SS<kA, kMajorB>{}; }
-    if constexpr (kN == 256) { return SM90_64x256x16_F32BF16BF16_SS<kA, kMajorB>{}; }
+    if constexpr (kN == 64) {
+      return SM90_64x64x16_F32BF16BF16_SS<kA, kMajorB>{};
+    }
+    if constexpr (kN == 96) {
+      return SM90_64x96x16_F32BF16BF16_SS<kA, kMajorB>{};
+    }
+    if constexpr (kN == 128) {
+      return SM90_64x128x16_F32BF16BF16_SS<kA, kMajorB>{};
+    }
+    if constexpr (kN == 192) {
+      return SM90_64x192x16_F32BF16BF16_SS<kA, kMajorB>{};
+    }
+    if constexpr (kN == 256) {
+      return SM90_64x256x16_F32BF16BF16_SS<kA, kMajorB>{};
+    }
   } else if constexpr (kFromRegisters) {
-    if constexpr (kN == 64) { return SM90_64x64x16_F32F16F16_RS<kA, kMajorB>{}; }
-    if constexpr (kN == 96) { return SM90_64x96x16_F32F16F16_RS<kA, kMajorB>{}; }
-    if constexpr (kN == 128) { return SM90_64x128x16_F32F16F16_RS<kA, kMajorB>{}; }
-    if constexpr (kN == 192) { return SM90_64x192x16_F32F16F16_RS<kA, kMajorB>{}; }
-    if constexpr (kN == 256) { return SM90_64x256x16_F32F16F16_RS<kA, kMajorB>{}; }
+    if constexpr (kN == 64) {
+      return SM90_64x64x16_F32F16F16_RS<kA, kMajorB>{};
+    }
+    if constexpr (kN == 96) {
+      return SM90_64x96x16_F32F16F16_RS<kA, kMajorB>{};
+    }
+    if constexpr (kN == 128) {
+      return SM90_64x128x16_F32F16F16_RS<kA, kMajorB>{};
+    }
+    if constexpr (kN == 192) {
+      return SM90_64x192x16_F32F16F16_RS<kA, kMajorB>{};
+    }
+    if constexpr (kN == 256) {
+      return SM90_64x256x16_F32F16F16_RS<kA, kMajorB>{};
+    }
   } else {
-    if constexpr (kN == 64) { return SM90_64x64x16_F32F16F16_SS<kA, kMajorB>{}; }
-    if constexpr (kN == 96) { return SM90_64x96x16_F32F16F16_SS<kA, kMajorB>{}; }
-    if constexpr (kN == 128) { return SM90_64x128x16_F32F16F16_SS<kA, kMajorB>{}; }
-    if constexpr (kN == 192) { return SM90_64x192x16_F32F16F16_SS<kA, kMajorB>{}; }
-    if constexpr (kN == 256) { return SM90_64x256x16_F32F16F16_SS<kA, kMajorB>{}; }
+    if constexpr (kN == 64) {
+      return SM90_64x64x16_F32F16F16_SS<kA, kMajorB>{};
+    }
+    if constexpr (kN == 96) {
+      return SM90_64x96x16_F32F16F16_SS<kA, kMajorB>{};
+    }
+    if constexpr (kN == 128) {
+      return SM90_64x128x16_F32F16F16_SS<kA, kMajorB>{};
+    }
+    if constexpr (kN == 192) {
+      return SM90_64x192x16_F32F16F16_SS<kA, kMajorB>{};
+    }
+    if constexpr (kN == 256) {
+      return SM90_64x256x16_F32F16F16_SS<kA, kMajorB>{};
+    }
   }
 }
 
@@ -64,8 +104,8 @@ struct Traits {
   static constexpr int kTileN = kConfig.tile_n;
   static constexpr bool kFlat = kConfig.q_slots > 1 && kConfig.overlap;
 
-  // Masked keys inside a tensor exist: their values may be NaN, which 0 · NaN carries into rows that do not see
-  // them. Such a tile is done again, carefully, so that those rows have the bits they always have.
+  // Masked keys inside a tensor exist: their values may be NaN, which 0 · NaN carries into rows that do not
+  // see them. Such a tile is done again, carefully, so that those rows have the bits they always have.
   static constexpr bool kCareful = kKey.mask != Mask::kFull;
   static constexpr int kRedoEarly = 8;  // waiting tiles that make the producer turn to them before new ones
   static constexpr int kRedoCapacity = 16;
@@ -84,8 +124,9 @@ struct Traits {
     alignas(1024) T k[cute::cosize_v<LayoutK>];
     alignas(1024) T v[cute::cosize_v<LayoutVt>];
     alignas(16) TileInfo info[kConfig.q_slots];
-    FullBarrier q_full[kConfig.q_slots];    // the producer's Q tile and info
-    // Every thread that has read the slot's info arrives itself: racecheck does not follow a chain of barriers.
+    FullBarrier q_full[kConfig.q_slots];  // the producer's Q tile and info
+    // Every thread that has read the slot's info arrives itself: racecheck does not follow a chain of
+    // barriers.
     EmptyBarrier q_empty[kConfig.q_slots];  // consumers and store warp: O has left the slot, the info is read
     EmptyBarrier o_full[kConfig.q_slots];   // consumers: O is in the slot
     FullBarrier k_full[kConfig.k_stages];
@@ -96,7 +137,8 @@ struct Traits {
     // producer. At most kRedoEarly + q_slots are ever waiting.
     std::int32_t redo_flag[kConfig.q_slots];
     std::int32_t redo_count;
-    std::int32_t first_bad_key;  // of a careful tile: the least key of a masked block with NaN or Inf in its value
+    std::int32_t
+        first_bad_key;  // of a careful tile: the least key of a masked block with NaN or Inf in its value
     TileInfo redo_list[kRedoCapacity];
   };
   static_assert(sizeof(SharedStorage) <= static_cast<std::size_t>(shared_bytes(kKey, kConfig)));

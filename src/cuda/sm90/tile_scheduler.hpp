@@ -1,7 +1,8 @@
 // The order of tiles. A tile is 64·warpgroups query rows of one head of one batch entry. Heads are taken in
-// sections whose K and V fit the L2 together; in a section causal tiles go longest first, and full ones head by
-// head. The producer's one thread claims tiles (in order by stride, or late from a counter) and hands them on
-// decoded, beside the Q tile they belong to. Tested by tests/kernels over ragged tile counts in both orders.
+// sections whose K and V fit the L2 together; in a section causal tiles go longest first, and full ones head
+// by head. The producer's one thread claims tiles (in order by stride, or late from a counter) and hands them
+// on decoded, beside the Q tile they belong to. Tested by tests/kernels over ragged tile counts in both
+// orders.
 #pragma once
 
 #include "cuda/device/mask.hpp"
@@ -49,7 +50,8 @@ __device__ __forceinline__ TileInfo decode_tile(const cuda::ForwardParams& param
   info.head = flat_head - info.batch * params.heads_q;
 
   const int first_row = info.m_tile * kTileM;
-  const int last_row = first_row + kTileM - 1 < params.seqlen_q ? first_row + kTileM - 1 : params.seqlen_q - 1;
+  const int last_row =
+      first_row + kTileM - 1 < params.seqlen_q ? first_row + kTileM - 1 : params.seqlen_q - 1;
   const int any = device::key_end<kMask>(params, last_row);   // keys that some row sees
   const int all = device::key_end<kMask>(params, first_row);  // keys that every row sees
   info.num_blocks = any > kTileN ? (any + kTileN - 1) / kTileN : 1;

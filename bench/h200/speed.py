@@ -79,6 +79,9 @@ def main():
     parser.add_argument("--static-too", action="store_true", help="causal kernels in static tile order as well")
     parser.add_argument("--no-peer", action="store_true")
     parser.add_argument("--fp16", action="store_true")
+    parser.add_argument("--data", default="plain", choices=("plain", "q30", "drift", "steps"),
+                        help="q30: Q times 30; drift, steps: the maximum grows by 12, 30 from one block of 128 "
+                             "keys to the next, in the order in which the kernels take them")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--window", type=float, default=12)
     arguments = parser.parse_args()
@@ -92,6 +95,13 @@ def main():
                 dtype = torch.float16 if arguments.fp16 else torch.bfloat16
                 batch, heads = max(1, 16384 // s), 2048 // d
                 q, k, v = (torch.randn(batch, s, heads, d, device="cuda", dtype=dtype) for _ in range(3))
+                if arguments.data == "q30":
+                    q *= 30
+                elif arguments.data != "plain":
+                    step = {"drift": 12, "steps": 30}[arguments.data]
+                    q[..., 0] = d ** 0.5
+                    blocks = torch.arange(s, device="cuda") // 128
+                    k[..., 0] = (-step * blocks).to(dtype)[None, :, None]
                 lse = torch.empty(batch, heads, s, device="cuda")
                 flops = 4 * s * s * d * heads * batch * (0.5 if causal else 1)
                 qt, kt, vt = (t.transpose(1, 2) for t in (q, k, v))
@@ -135,7 +145,7 @@ def main():
     smi = subprocess.run(["nvidia-smi", "--query-gpu=driver_version,power.limit,clocks.sm", "--format=csv,noheader"],
                          capture_output=True, text=True).stdout.strip()
     result = {"gpu": props.name, "driver, power limit, clock": smi, "torch": torch.__version__,
-              "protocol": f"graphs, {arguments.rounds} rounds in turns, windows of {arguments.window} ms, medians",
+              "data": arguments.data, "protocol": f"graphs, {arguments.rounds} rounds in turns, windows of {arguments.window} ms, medians",
               "rows": rows}
     if arguments.out:
         with open(arguments.out, "w") as file:

@@ -122,7 +122,7 @@ def main():
                     o = torch.full_like(q, float("nan"))
                     call(name, q, k, v, o, lse)
                     worst = (o.float() - want.float()).abs().max().item()
-                    if not worst < 0.03:
+                    if not worst < 0.02 + 0.01 * want.float().abs().max().item():
                         print(f"WRONG {name} s{s}: {worst}", flush=True)
                         continue
                     keep.append(o)  # the graph holds its address, not the tensor

@@ -48,7 +48,10 @@ __device__ __forceinline__ float quad_sum(float x) {
   return x + __shfl_xor_sync(0xffffffffu, x, 2);
 }
 
-template <sm90::Softmax kForm, bool kBFloat16>
+// kRowsApart: a row's bits must not depend on its neighbours in the warp, since one may see a key that
+// another must not be influenced by (contract rule 6). Without it, rows are redone together, and so less
+// often.
+template <sm90::Softmax kForm, bool kBFloat16, bool kRowsApart>
 struct OnlineSoftmax {
   float scale;          // c
   float reference[2];   // log2 units, the same in the four lanes of a row
@@ -101,7 +104,7 @@ struct OnlineSoftmax {
         return;
       }
       bool redo[2];
-      rows_outgrown(row_sum, redo);
+      rows_to_redo(row_sum, redo);
       CUTE_UNROLL
       for (int r = 0; r < 2; ++r) {
         const float top = fmaxf(quad_max(thread_max(scores, r, -INFINITY)) * scale, kNothingSeen) + kMargin;
@@ -121,14 +124,17 @@ struct OnlineSoftmax {
     return __any_sync(0xffffffffu, !(sums[0] <= Margin::kThreshold && sums[1] <= Margin::kThreshold));
   }
 
-  // Which of this thread's two rows it is, by the row's own four lanes only: a row's bits must not depend on
-  // its neighbours (contract rules 6 and 11).
-  __device__ __forceinline__ static void rows_outgrown(const float (&sums)[2], bool (&rows)[2]) {
+  // Which of this thread's two rows are to be redone, now that some row of the warp is.
+  __device__ __forceinline__ static void rows_to_redo(const float (&sums)[2], bool (&rows)[2]) {
     const unsigned lane = threadIdx.x % 32;
     CUTE_UNROLL
     for (int r = 0; r < 2; ++r) {
-      const unsigned lanes = __ballot_sync(0xffffffffu, !(sums[r] <= Margin::kThreshold));
-      rows[r] = (lanes >> (lane & ~3u) & 0xfu) != 0;
+      if constexpr (kRowsApart) {  // by the row's own four lanes
+        const unsigned lanes = __ballot_sync(0xffffffffu, !(sums[r] <= Margin::kThreshold));
+        rows[r] = (lanes >> (lane & ~3u) & 0xfu) != 0;
+      } else {
+        rows[r] = true;
+      }
     }
   }
 
@@ -165,7 +171,7 @@ struct OnlineSoftmax {
     if (outgrown(sums)) {
       float rescale[2];
       bool redo[2];
-      rows_outgrown(sums, redo);
+      rows_to_redo(sums, redo);
       CUTE_UNROLL
       for (int r = 0; r < 2; ++r) {
         const float top = quad_max(thread_max(scores, r, -INFINITY)) * scale;

@@ -39,7 +39,7 @@ struct Consumer {
   Ring<kConfig.q_slots> slot;
   Ring<kConfig.k_stages> k;
   Ring<kConfig.v_stages> v;
-  device::OnlineSoftmax<kConfig.softmax, Traits::kBFloat16> softmax;
+  device::OnlineSoftmax<kConfig.softmax, Traits::kBFloat16, Traits::kCareful> softmax;
   int num_unmasked;  // of the tile in work
   bool careful;
   int ends[2];          // keys [0, ends[r]) are visible to this thread's row r

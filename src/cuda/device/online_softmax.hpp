@@ -175,7 +175,8 @@ struct OnlineSoftmax {
       CUTE_UNROLL
       for (int r = 0; r < 2; ++r) {
         const float top = quad_max(thread_max(scores, r, -INFINITY)) * scale;
-        redo[r] = redo[r] && top > reference[r];
+        // Rows redone together all take the wide margin, so that the warp seldom comes here again.
+        redo[r] = redo[r] && (kRowsApart ? top : top + Margin::kRedo) > reference[r];
         const float raised = redo[r] ? top + Margin::kRedo : reference[r];
         rescale[r] = exp2_approx(reference[r] - raised);
         row_sum[r] *= rescale[r];

@@ -184,7 +184,9 @@ def attention(
     try:
         known = _arrays._kinds
         kq, kk, kv = known.get(type(q)), known.get(type(k)), known.get(type(v))
-        q_in, k_in, v_in = q, k, v
+        q_in: Any = q
+        k_in: Any = k
+        v_in: Any = v
         if kq is None or kk is None or kv is None or kq.name == "jax":
             (kq, q_in), (kk, k_in), (kv, v_in) = _taken((("q", q), ("k", k), ("v", v)), borrowed)
         key = (
@@ -214,6 +216,10 @@ def _finish_lent(plan: Plan, q: Any, q_in: Any, k_in: Any, v_in: Any, out: Any, 
     if plan._lse_shape is not None:
         maker = _arrays.maker_for(q)
         lse = _writable(maker, maker.empty(plan._lse_shape, "fp32", q))
+    if plan.backend == "cuda" and plan.workspace_bytes > 0:
+        scratch_maker = _arrays.maker_for(q)
+        scratch = scratch_maker.empty((plan.workspace_bytes + 255,), "uint8", q)
+        extra["workspace"] = _writable(scratch_maker, scratch)
     plan(q_in, k_in, v_in, out=out, lse=lse, **extra)
     if maker is not None:
         maker.finish(q, 1)

@@ -64,7 +64,8 @@ _addressof = ctypes.addressof
 _array_struct = ctypes.PYFUNCTYPE(ctypes.POINTER(c_void_p), py_object, c_void_p)(
     ("PyCapsule_GetPointer", ctypes.pythonapi)
 )
-_NUMPY_DTYPES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "int32": "int32", "uint16": "uint16"}
+_NUMPY_DTYPES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "int32": "int32", "uint16": "uint16",
+                 "uint8": "uint8"}  # fmt: skip
 _FROM_NAME = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "int32": "int32", "uint16": "uint16",
               "uint8": "uint8"}  # fmt: skip
 

@@ -14,7 +14,7 @@ DEVICE_NAMES = {1: "cpu", 2: "cuda", 3: "cuda pinned host", 4: "opencl", 7: "vul
                 11: "rocm pinned host", 12: "extension", 13: "cuda managed", 14: "oneapi", 15: "webgpu", 16: "hexagon",
                 17: "maia"}  # fmt: skip
 _CODE_NAMES = {0: "int", 1: "uint", 2: "float", 3: "opaque", 4: "bfloat", 5: "complex", 6: "bool"}
-_DTYPES = {(2, 32): "fp32", (2, 16): "fp16", (4, 16): "bf16", (0, 32): "int32", (1, 16): "uint16"}
+_DTYPES = {(2, 32): "fp32", (2, 16): "fp16", (4, 16): "bf16", (0, 32): "int32", (1, 16): "uint16", (1, 8): "uint8"}
 READ_ONLY = 1  # DLPACK_FLAG_BITMASK_READ_ONLY
 
 

@@ -6,7 +6,7 @@ import ctypes
 import os
 from ctypes import c_char_p, c_float, c_int32, c_int64, c_size_t, c_void_p
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional
 
 from ._errors import BY_CODE, InternalError
 
@@ -137,7 +137,7 @@ def _load() -> ctypes.CDLL:
 _lib = _load()
 
 
-def _declare(name: str, result: object, *arguments: object) -> object:
+def _declare(name: str, result: Any, *arguments: Any) -> Any:
     function = getattr(_lib, name)
     function.restype = result
     function.argtypes = list(arguments)
@@ -176,7 +176,7 @@ def check(status: int) -> None:
         raise_status(status)
 
 
-def text_of(function: object, *arguments: object) -> str:
+def text_of(function: Any, *arguments: Any) -> str:
     """The text of a C function that takes (…, buffer, capacity, length)."""
     length = c_size_t()
     buffer = ctypes.create_string_buffer(1024)

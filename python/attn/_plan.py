@@ -22,10 +22,10 @@ class _Frame:
     def __init__(self, plan: "Plan") -> None:
         self.tensors = _library.Tensors(ctypes.sizeof(_library.Tensors))
         self.address = ctypes.addressof(self.tensors)
-        for name in ("q", "k", "v", "o", "lse"):
-            setattr(self, name, plan._slot(name))
-        for name in ("q", "k", "v", "o"):
-            setattr(self.tensors, name, getattr(self, name).address)
+        self.q, self.k, self.v, self.o = (plan._slot(name) for name in ("q", "k", "v", "o"))
+        self.lse = plan._slot("lse")
+        for slot in (self.q, self.k, self.v, self.o):
+            setattr(self.tensors, slot.name, slot.address)
         if plan._lse_shape is not None:
             self.tensors.lse = self.lse.address
         self.extra: dict = {}
@@ -175,6 +175,7 @@ class Plan:
         v_new: Any = None,
         rotary_cos: Any = None,
         rotary_sin: Any = None,
+        workspace: Any = None,
         stream: Optional[int] = None,
     ) -> Any:
         """Computes the problem on these arrays, and returns the result (with ``lse`` in the problem: result and LSE).
@@ -192,6 +193,8 @@ class Plan:
             page_table: int32 (batch, pages a sequence).
             k_new, v_new: (batch, seqlen_new, heads_kv, head_dim) in the plan's layout, appended before they are read.
             rotary_cos, rotary_sin: fp32 (positions, rotary_dim / 2).
+            workspace: CUDA only: a uint8 array of at least workspace_bytes + 255 elements on the device, in use until the
+                work is done; None: a new one of q's library. (On the CPU the plan keeps its own.)
             stream: CUDA only: the stream's address; None: the current stream of q's library.
 
         Raises:
@@ -251,12 +254,10 @@ class Plan:
                     for name, kept, cache in (("k", kind_k, k_in), ("v", kind_v, v_in)):
                         kept.check_writable(name, cache)
 
-            workspace = frame.workspace_address
-            if cuda and self._workspace_bytes:
-                scratch_maker = source or _arrays.maker_for(q)
-                scratch = scratch_maker.empty((self._workspace_bytes + 255,), "uint8", q)
-                workspace = (scratch_maker.pointer(scratch) + 255) // 256 * 256
-            status = attn_run(self._handle, frame.address, workspace, self._workspace_bytes, stream)
+            scratch, address = None, frame.workspace_address
+            if cuda or workspace is not None:
+                scratch, address = self._scratch(workspace, q, source, stream, borrowed)
+            status = attn_run(self._handle, frame.address, address, self._workspace_bytes, stream)
             if status != 0:
                 _library.raise_status(status)
             if cuda and maker is not None:
@@ -267,15 +268,35 @@ class Plan:
             self._frames.append(frame)
         return out if self._lse_shape is None else (out, lse)
 
+    def _scratch(self, given: Any, q: Any, source: Optional[Kind], stream: Optional[int], borrowed: List[Any]
+                 ) -> Tuple[Any, int]:  # fmt: skip
+        """Device scratch for one call, to be kept until the call is queued, and its aligned address."""
+        if self._backend != "cuda":
+            raise InvalidArgumentError("workspace is given; allowed: None, since a plan on the CPU keeps its own")
+        if self._workspace_bytes == 0:
+            return None, 0
+        size = self._workspace_bytes + 255
+        scratch = given
+        if given is None:
+            maker = source or _arrays.maker_for(q)
+            scratch = maker.empty((size,), "uint8", q)
+            if maker is not _arrays._NAMESPACE:
+                return scratch, (maker.pointer(scratch) + 255) // 256 * 256
+        kind, lent = self._take("workspace", scratch, stream, borrowed)
+        vector("workspace", kind, lent, "uint8", [(-1,)], self._device)
+        if lent.shape[0] < size:
+            raise InvalidArgumentError(f"workspace shape is {tuple(lent.shape)}; allowed: at least ({size},)")
+        return scratch, (kind.pointer(lent) + 255) // 256 * 256
+
     @staticmethod
     def _take(name: str, x: Any, stream: Optional[int], borrowed: List[Any], by_dlpack: bool = False) -> Tuple[Kind, Any]:
         """As _arrays.take; `by_dlpack` for arrays of another library than q's, whose stream is not q's."""
         if by_dlpack and hasattr(x, "__dlpack__"):
             from . import _dlpack
 
-            kind, lent = _arrays._DLPACK, _dlpack.borrow(name, x, stream)
-        else:
-            kind, lent = _arrays.take(name, x, stream)
+            borrowed.append(_dlpack.borrow(name, x, stream))
+            return _arrays._DLPACK, borrowed[-1]
+        kind, lent = _arrays.take(name, x, stream)
         if kind is _arrays._DLPACK and lent is not x:
             borrowed.append(lent)
         return kind, lent

@@ -54,11 +54,17 @@ constexpr FlagToken kFlags[] = {
 
 constexpr DType kDTypes[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16};
 
+// A hostile token must make neither a long message nor one that commands a terminal.
 Status token_error(std::string_view token, std::string_view allowed) {
-  constexpr std::size_t kShown = 64;  // a hostile token must not make a hostile message
-  const bool cut = token.size() > kShown;
-  return {StatusCode::kInvalidArgument, fmt::format("problem string: token '{}{}' is not valid; {}",
-                                                    token.substr(0, kShown), cut ? "…" : "", allowed)};
+  constexpr std::size_t kShown = 64;
+  std::string shown(token.substr(0, kShown));
+  for (char& c : shown) {
+    if (c < ' ' || c > '~') {
+      c = '?';
+    }
+  }
+  return {StatusCode::kInvalidArgument, fmt::format("problem string: token '{}{}' is not valid; {}", shown,
+                                                    token.size() > kShown ? "…" : "", allowed)};
 }
 
 bool parse_int(std::string_view text, std::int64_t* value) {

@@ -79,10 +79,12 @@ void TanhArray(const float* in, size_t count, float* out) {
   Map(in, count, out, ApplyTanh());
 }
 
-// (o + o_low) / divisor. Where o is not finite, o_low means nothing and o alone counts.
+// (o + o_low) / divisor. Where o is not finite, o_low means nothing and o alone counts. A sum that has
+// underflown to −0 would lose its sign to the next tile, if there were one; adding 0 makes it +0 wherever the
+// tiles of the row's neighbours end.
 HWY_INLINE V Finish(D d, V o, V o_low, V divisor) {
   const auto finite = hn::Le(hn::Abs(o), hn::Set(d, 3.402823466e38F));
-  return hn::Div(hn::IfThenElse(finite, hn::Add(o, o_low), o), divisor);
+  return hn::Div(hn::IfThenElse(finite, hn::Add(hn::Add(o, o_low), hn::Zero(d)), o), divisor);
 }
 
 template <class T>

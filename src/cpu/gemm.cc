@@ -220,7 +220,7 @@ void Accumulate(const Accumulation& acc, const float* panels, int panel_stride, 
   AccumulateFor<kBlockRows>(acc, panels, static_cast<size_t>(panel_stride), static_cast<size_t>(dim));
 }
 
-// 16 chains hide 4 to 6 cycles of latency at two FMAs a cycle and leave registers for the operands.
+// 12 chains hide 4 to 6 cycles of latency at two FMAs a cycle and fit 16 registers with their operands.
 double FmaRounds(int64_t rounds) {
   const D d;
   constexpr int kChains = 12;

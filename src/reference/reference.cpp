@@ -157,6 +157,7 @@ Row forward_row(const Problem& p, const Tensors& t, std::int64_t b, std::int64_t
   row.visible = static_cast<std::int64_t>(keys.size());
 
   const double sink = p.sinks ? static_cast<double>(t.sinks[h]) : kMinusInfinity;
+  const double key_max = row_max;
   row_max = std::max(row_max, sink);
   any_nan = any_nan || std::isnan(sink);
   std::fill_n(o, p.head_dim_v, 0.0);
@@ -181,8 +182,20 @@ Row forward_row(const Problem& p, const Tensors& t, std::int64_t b, std::int64_t
   for (std::int64_t c = 0; c < p.head_dim_v; ++c) {
     o[c] /= with_sink;
   }
-  row.lse = any_nan ? std::numeric_limits<double>::quiet_NaN()
-                    : row_max + std::log(p.lse_with_sink ? with_sink : sum);
+  if (any_nan) {
+    row.lse = std::numeric_limits<double>::quiet_NaN();
+  } else if (p.lse_with_sink) {
+    row.lse = row_max + std::log(with_sink);
+  } else if (key_max == kMinusInfinity) {
+    row.lse = kMinusInfinity;
+  } else {
+    // From the keys' own maximum: a sink far above them must not make their sum vanish.
+    double key_sum = 0;
+    for (const double s : logits) {
+      key_sum += std::exp(s - key_max);
+    }
+    row.lse = key_max + std::log(key_sum);
+  }
   return row;
 }
 

@@ -98,6 +98,8 @@ static void larger_structs(void) {
   CHECK_OK(attn_forward(&q.known, &kv, &kv, &out, &forward.known));
   CHECK_NEAR(o[0], 2, 0);
 
+  attn_plan_destroy(plan);
+
   problem.unknown[1] = (int64_t)1 << 40; /* any byte of the tail counts */
   CHECK_REFUSED(attn_validate(&problem.known), ATTN_INVALID_ARGUMENT, "newer attn.h");
   problem.unknown[1] = 0;

@@ -6,7 +6,7 @@ import resource
 import struct
 
 import cli
-from cli import FILE, UNSUPPORTED, USAGE, CliTest, npy_bytes, read_npy, safetensors_bytes, safetensors_raw
+from cli import FILE, SMALL, UNSUPPORTED, USAGE, CliTest, npy_bytes, read_npy, safetensors_bytes, safetensors_raw
 
 
 class Npy(CliTest):
@@ -188,7 +188,9 @@ class Safetensors(CliTest):
         self.refused(USAGE, "run", "t.safetensors", "--out", "o.npy", says=["--q", "t.safetensors", "'q'"])
 
     def test_memory_is_bounded(self):
-        """A small file that claims 2⁴⁰ bytes: refused within 512 MiB of address space more than the command needs."""
+        """Small files that claim 2⁴⁰ bytes: refused within 2 GiB of address space."""
+        if SMALL:
+            self.skipTest("a sanitizer reserves more address space than the limit")
         def limit():
             resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
         header = json.dumps({"q": {"dtype": "F32", "shape": [1 << 38], "data_offsets": [0, 1 << 40]}})

@@ -131,6 +131,10 @@ TEST(Reference, SinkIsOnePlainLogit) {
   s.p.lse_with_sink = false;
   EXPECT_NEAR(s.o_of(0, &row), 3.0 / 5.0, 1e-7);
   EXPECT_NEAR(row.lse, std::log(3.0), 1e-7);
+  const float high = 5000.0F;  // O vanishes, the keys' own sum does not
+  s.t.sinks = &high;
+  EXPECT_EQ(s.o_of(0, &row), 0.0);
+  EXPECT_DOUBLE_EQ(row.lse, std::log(3.0));
 }
 
 TEST(Reference, BadDataFollowsIeee) {

@@ -15,7 +15,7 @@ namespace attn::inline v1 {
 
 // Options of the one-call helper; each means what the field of Problem of the same name means.
 struct ForwardOptions {
-  std::optional<float> softmax_scale;
+  std::optional<float> softmax_scale{};
   bool causal = false;
   Alignment alignment = Alignment::kUnset;
   std::int64_t window_left = -1;
@@ -24,9 +24,9 @@ struct ForwardOptions {
   const float* sinks = nullptr;  // heads_q logits
   bool lse_with_sink = true;
   const float* alibi_slopes = nullptr;  // heads_q slopes
-  TensorView lse;                       // absent: not computed
+  TensorView lse{};                     // absent: not computed
   bool batch_invariant = false;
-  PlanOptions plan;
+  PlanOptions plan{};
   void* stream = nullptr;
 };
 

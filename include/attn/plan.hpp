@@ -35,11 +35,11 @@ struct PlanOptions {
 // What one run reads and writes. Shapes are checked against the plan's Problem before anything is written.
 // Every pointer is host memory for the CPU backend and device memory for the CUDA backend.
 struct Tensors {
-  TensorView q;  // (batch, seqlen_q, heads_q, head_dim_qk), or (1, total_q, …) with varlen_q
-  TensorView k;  // (batch, seqlen_kv, heads_kv, head_dim_qk), (1, total_kv, …), or (num_pages, page_size, …)
-  TensorView v;    // as k, with head_dim_v
-  TensorView o;    // as q, with head_dim_v; written
-  TensorView lse;  // fp32 (batch, heads_q, seqlen_q, 1), or (1, heads_q, total_q, 1) with varlen_q; written
+  TensorView q{};  // (batch, seqlen_q, heads_q, head_dim_qk), or (1, total_q, …) with varlen_q
+  TensorView k{};  // (batch, seqlen_kv, heads_kv, head_dim_qk), (1, total_kv, …) or (num_pages, page_size, …)
+  TensorView v{};    // as k, with head_dim_v
+  TensorView o{};    // as q, with head_dim_v; written
+  TensorView lse{};  // fp32 (batch, heads_q, seqlen_q, 1), or (1, heads_q, total_q, 1) with varlen_q; written
 
   const std::int32_t* cu_seqlens_q = nullptr;   // batch + 1 ascending row offsets, the first 0
   const std::int32_t* cu_seqlens_kv = nullptr;  // batch + 1
@@ -47,10 +47,10 @@ struct Tensors {
   const std::int32_t* page_table = nullptr;     // (batch, page_table_stride): page of each page_size keys
   std::int64_t page_table_stride = 0;           // entries from one sequence's row to the next
 
-  TensorView k_new;       // (batch, seqlen_new, heads_kv, head_dim_qk)
-  TensorView v_new;       // (batch, seqlen_new, heads_kv, head_dim_v)
-  TensorView rotary_cos;  // fp32 (1, positions, 1, rotary_dim / 2)
-  TensorView rotary_sin;  // as rotary_cos
+  TensorView k_new{};       // (batch, seqlen_new, heads_kv, head_dim_qk)
+  TensorView v_new{};       // (batch, seqlen_new, heads_kv, head_dim_v)
+  TensorView rotary_cos{};  // fp32 (1, positions, 1, rotary_dim / 2)
+  TensorView rotary_sin{};  // as rotary_cos
 
   const float* sinks = nullptr;         // heads_q
   const float* alibi_slopes = nullptr;  // heads_q, or (batch, heads_q) with alibi_batch_stride = heads_q

@@ -146,5 +146,34 @@ TEST(Numerics, RowsThatSeeNothing) {
   }
 }
 
+// Rule 13's bound has room for a result that is cut off instead of rounded; this has not. Means of two and
+// four values are exact in fp32, and lie on ties and beside them in the 16-bit types.
+TEST(Numerics, OutputsAreRoundedToNearestEven) {
+  struct Mean {
+    int numerators[4];  // V = 1 + numerator · ulp
+    int want;           // O = 1 + want · ulp
+  };
+  constexpr Mean kMeans[] = {{{0, 1, 0, 1}, 0}, {{1, 2, 1, 2}, 2}, {{2, 3, 2, 3}, 2}, {{3, 4, 3, 4}, 4},
+                             {{0, 1, 1, 1}, 1}, {{0, 0, 0, 1}, 0}, {{2, 3, 3, 3}, 3}, {{5, 5, 5, 6}, 5}};
+  for (const auto& [type, ulp] : {std::pair{"bf16", 0x1p-7F}, std::pair{"fp16", 0x1p-10F}}) {
+    for (const Mean& mean : kMeans) {
+      for (const float sign : {1.0F, -1.0F}) {
+        for (const char* shape : {"sq1 sk4 d72", "sq130 sk4 d64", "sq2 sk4 d7", "sq1 sk4 d64 splits=2"}) {
+          const Fill v = [&, step = ulp](const verify::RowId& id, std::int64_t) {
+            return sign * (1.0F + static_cast<float>(mean.numerators[id.pos]) * step);
+          };
+          run_levels(std::string(shape) + " " + type, Fills{constant(0), constant(0), v},
+                     [&, step = ulp](const Results& r) {
+                       const auto want =
+                           static_cast<double>(sign * (1.0F + static_cast<float>(mean.want) * step));
+                       EXPECT_EQ(r.o(0, 0, 0, 0), want);
+                       EXPECT_EQ(r.o(0, 0, 0, 6), want);
+                     });
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace attn::testing

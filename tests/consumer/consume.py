@@ -130,7 +130,7 @@ class Consumer:
         # The build is kept: compiling the library once more takes a while, and a second run then does not.
         build = self.work / "subproject"
         launcher = [f"-DCMAKE_CXX_COMPILER_LAUNCHER={self.options.launcher}"] if self.options.launcher else []
-        self.configure(Path(__file__).resolve().parent / "subproject", build, "-DCMAKE_BUILD_TYPE=",
+        self.configure(Path(__file__).resolve().parent / "subproject", build, "-DCMAKE_BUILD_TYPE=", "-DATTN_CUDA=OFF",
                        f"-DATTN_SOURCE={self.options.source}", *launcher)
         self.call(self.options.cmake, "--build", build, "-j", "2")
         for linkage in ("attn", "attn_static"):

@@ -1,5 +1,7 @@
 // attn::forward: dense attention in one call, with a small cache of plans. Tested in
 // tests/unit/forward_test.cpp.
+#include <pthread.h>
+
 #include <attn/attn.hpp>
 #include <cstdlib>
 #include <list>
@@ -32,24 +34,32 @@ struct CacheKey {
 // hash of the problem, and bounds what an endless variety of shapes can hold.
 constexpr std::size_t kCachedPlans = 32;
 
+// Guards the cache and its making. A child of fork has a copy of this mutex and not of the thread that may
+// have held it: who forks takes it first.
+std::mutex g_cache_mutex;
+[[maybe_unused]] const int g_registered = pthread_atfork(
+    [] { g_cache_mutex.lock(); }, [] { g_cache_mutex.unlock(); }, [] { g_cache_mutex.unlock(); });
+
 class PlanCache {
  public:
-  Status find_or_make(const CacheKey& key, const PlanOptions& options, Plan* plan) {
+  static Status find_or_make(const CacheKey& key, const PlanOptions& options, Plan* plan) {
     {
-      const std::lock_guard lock(mutex_);
-      for (auto it = entries_.begin(); it != entries_.end(); ++it) {
+      const std::lock_guard lock(g_cache_mutex);
+      std::list<Entry>& entries = cached();
+      for (auto it = entries.begin(); it != entries.end(); ++it) {
         if (it->key == key) {
-          entries_.splice(entries_.begin(), entries_, it);
+          entries.splice(entries.begin(), entries, it);
           *plan = it->plan;
           return {};
         }
       }
     }
     ATTN_RETURN_IF_ERROR(make_plan(key.problem, options, plan));
-    const std::lock_guard lock(mutex_);
-    entries_.push_front({key, *plan});
-    if (entries_.size() > kCachedPlans) {
-      entries_.pop_back();
+    const std::lock_guard lock(g_cache_mutex);
+    std::list<Entry>& entries = cached();
+    entries.push_front({key, *plan});
+    if (entries.size() > kCachedPlans) {
+      entries.pop_back();
     }
     return {};
   }
@@ -59,15 +69,12 @@ class PlanCache {
     CacheKey key;
     Plan plan;
   };
-  std::mutex mutex_;
-  std::list<Entry> entries_;
+  // Never destroyed: calls from other static destructors stay valid.
+  static std::list<Entry>& cached() {
+    static auto* entries = new std::list<Entry>;
+    return *entries;
+  }
 };
-
-// Never destroyed: calls from other static destructors stay valid.
-PlanCache& plan_cache() {
-  static auto* cache = new PlanCache;
-  return *cache;
-}
 
 struct FreeDeleter {
   void operator()(void* pointer) const noexcept { std::free(pointer); }
@@ -108,7 +115,7 @@ Status forward_impl(const TensorView& q, const TensorView& k, const TensorView& 
                      core::read_env(core::Env::kCpuLevel).value_or(""),
                      core::read_env(core::Env::kNumThreads).value_or("")};
   Plan plan;
-  ATTN_RETURN_IF_ERROR(plan_cache().find_or_make(key, options.plan, &plan));
+  ATTN_RETURN_IF_ERROR(PlanCache::find_or_make(key, options.plan, &plan));
 
   Tensors tensors;
   tensors.q = q;

@@ -6,10 +6,12 @@
 #include <algorithm>
 #include <array>
 #include <attn/plan.hpp>
+#include <bitset>
 #include <cstdlib>
 #include <string>
 
 #include "core/geometry.hpp"
+#include "core/limits.hpp"
 #include "core/refusal.hpp"
 
 namespace attn::core {
@@ -64,6 +66,10 @@ Status check_no_overlap(const std::string& name, const TensorView& t) {
 
 Status check_tensor(const std::string& name, const TensorView& t, DType dtype,
                     const std::array<std::int64_t, 4>& shape, bool written) {
+  // A dtype may come from the tensor itself (merge_partials), so its value is looked at too.
+  if (dtype != DType::kFloat32 && dtype != DType::kFloat16 && dtype != DType::kBFloat16) {
+    return invalid(name + " dtype", static_cast<std::int64_t>(dtype), "0 (fp32), 1 (fp16), 2 (bf16)");
+  }
   if (t.dtype != dtype) {
     return invalid(name + " dtype", std::string_view(to_string(t.dtype)), to_string(dtype));
   }
@@ -142,6 +148,14 @@ Status validate_append_tensors(const Problem& p, const Tensors& t) {
     ATTN_RETURN_IF_ERROR(check_absent("v_new", t.v_new, "seqlen_new"));
   }
   if (p.rotary_dim > 0) {
+    for (const TensorView* table : {&t.rotary_cos, &t.rotary_sin}) {
+      if (!table->present()) {
+        return invalid(table == &t.rotary_cos ? "rotary_cos" : "rotary_sin", "null",
+                       "a table of shape (1, positions, 1, " + std::to_string(p.rotary_dim / 2) +
+                           "), since rotary_dim is set");
+      }
+    }
+    ATTN_RETURN_IF_ERROR(check_range("rotary_cos positions", t.rotary_cos.shape[1], 1, kMaxLength));
     const std::array<std::int64_t, 4> shape{1, t.rotary_cos.shape[1], 1, p.rotary_dim / 2};
     ATTN_RETURN_IF_ERROR(check_tensor("rotary_cos", t.rotary_cos, DType::kFloat32, shape, false));
     return check_tensor("rotary_sin", t.rotary_sin, DType::kFloat32, shape, false);
@@ -243,6 +257,63 @@ Status check_sequence(const Problem& p, const Tensors& t, std::int64_t b) {
   return {};
 }
 
+// Whether the keys that sequence `b` appends go to a page at all, and to which ones.
+struct AppendedPages {
+  const Problem& p;
+  const Tensors& t;
+
+  template <class Visit>  // bool visit(std::int64_t page): false stops
+  bool for_each(std::int64_t b, const Visit& visit) const {
+    const std::int64_t first = t.seqused_kv[b] / p.page_size;
+    const std::int64_t last = (t.seqused_kv[b] + p.seqlen_new - 1) / p.page_size;
+    for (std::int64_t e = first; e <= last; ++e) {
+      if (!visit(t.page_table[b * t.page_table_stride + e])) {
+        return false;
+      }
+    }
+    return true;
+  }
+};
+
+// Two sequences that append to one page would write the same slots, or one of them keys that the other sees.
+// A table of bits on the stack (a run allocates nothing) lets through what is surely new; what may be known
+// is looked up among the sequences before.
+Status check_append_pages(const Problem& p, const Tensors& t) {
+  std::bitset<std::size_t{1} << 16> seen;  // 8 KiB
+  const AppendedPages pages{p, t};
+  for (std::int64_t b = 0; b < p.batch; ++b) {
+    std::int64_t shared_page = -1;
+    std::int64_t other = -1;
+    pages.for_each(b, [&](std::int64_t page) {
+      int own = 0;
+      pages.for_each(b, [&](std::int64_t known) { return (own += known == page) < 2; });
+      if (own > 1) {
+        shared_page = page;
+        other = b;
+      }
+      const auto bit = static_cast<std::size_t>(page) % seen.size();
+      for (std::int64_t before = 0; seen[bit] && before < b && other < 0; ++before) {
+        if (!pages.for_each(before, [&](std::int64_t known) { return known != page; })) {
+          shared_page = page;
+          other = before;
+        }
+      }
+      return other < 0;
+    });
+    if (other >= 0) {
+      return invalid("page that sequence " + std::to_string(b) + " appends to", shared_page,
+                     other == b ? "a page that stands in its table once"
+                                : "a page that no other sequence appends to; sequence " +
+                                      std::to_string(other) + " does");
+    }
+    pages.for_each(b, [&](std::int64_t page) {
+      seen.set(static_cast<std::size_t>(page) % seen.size());
+      return true;
+    });
+  }
+  return {};
+}
+
 Status validate_metadata(const Problem& p, const Tensors& t) {
   if (p.varlen_q) {
     ATTN_RETURN_IF_ERROR(
@@ -256,6 +327,9 @@ Status validate_metadata(const Problem& p, const Tensors& t) {
     for (std::int64_t b = 0; b < p.batch; ++b) {
       ATTN_RETURN_IF_ERROR(check_sequence(p, t, b));
     }
+  }
+  if (p.page_size > 0 && p.seqlen_new > 0) {
+    return check_append_pages(p, t);
   }
   return {};
 }

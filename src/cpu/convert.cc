@@ -81,10 +81,12 @@ void TanhArray(const float* in, size_t count, float* out) {
 
 // (o + o_low) / divisor. Where o is not finite, o_low means nothing and o alone counts. A sum that has
 // underflown to −0 would lose its sign to the next tile, if there were one; adding 0 makes it +0 wherever the
-// tiles of the row's neighbours end.
+// tiles of the row's neighbours end. There is one NaN: which of two NaN operands
+// an instruction passes on, sign and all, depends on how many rows go through a kernel together.
 HWY_INLINE V Finish(D d, V o, V o_low, V divisor) {
   const auto finite = hn::Le(hn::Abs(o), hn::Set(d, 3.402823466e38F));
-  return hn::Div(hn::IfThenElse(finite, hn::Add(hn::Add(o, o_low), hn::Zero(d)), o), divisor);
+  const V x = hn::Div(hn::IfThenElse(finite, hn::Add(hn::Add(o, o_low), hn::Zero(d)), o), divisor);
+  return hn::IfThenElse(hn::Eq(x, x), x, hn::Set(d, __builtin_nanf("")));
 }
 
 template <class T>

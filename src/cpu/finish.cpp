@@ -26,25 +26,27 @@ Closing close_row(const RowState& row, double sink, bool lse_with_sink) {
   const double sum = static_cast<double>(row.sum) + row.sum_low;
   // Nothing visible, or nothing but −inf. A NaN logit leaves a NaN sum, whatever the maximum.
   const bool nothing = row.max == -std::numeric_limits<float>::infinity() && sum == 0.0;
-  if (std::isnan(sink) || sink == kInfinity) {
+  const bool endless = sink == kInfinity;
+  if (std::isnan(sink) || (endless && lse_with_sink)) {
     return {kNan, kNan};
   }
   Closing closing;
   if (nothing) {
     if (sink != -kInfinity) {
-      closing.divisor = kInfinity;
+      closing.divisor = endless ? kNan : kInfinity;
       closing.lse = lse_with_sink ? sink : -kInfinity;
     }
     return closing;
   }
   const double sink_log2 = (sink - row.shift) * std::numbers::log2e;
-  closing.divisor = sum + std::exp2(sink_log2 - max);
+  closing.divisor = endless ? kNan : sum + std::exp2(sink_log2 - max);
   double log2_sum = max + std::log2(sum);
   if (lse_with_sink && sink != -kInfinity) {
     const double top = std::max(max, sink_log2);
     log2_sum = top + std::log2(sum * std::exp2(max - top) + std::exp2(sink_log2 - top));
   }
   closing.lse = log2_sum * std::numbers::ln2 + row.shift;
+  closing.lse = std::isnan(closing.lse) ? kNan : closing.lse;  // one sign, as in store_row
   return closing;
 }
 

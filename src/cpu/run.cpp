@@ -2,6 +2,7 @@
 // longest first; which worker does a task changes no bit of it. Tested in tests/unit/cpu_attention_test.cpp.
 #include <algorithm>
 #include <atomic>
+#include <cfenv>
 
 #include "cpu/append.hpp"
 #include "cpu/cpu_backend.hpp"
@@ -81,7 +82,25 @@ struct Phase {
   std::atomic<std::int64_t> next{0};
 };
 
+// The environment of a new thread: rounding to nearest, subnormals kept, nothing trapped. Callers have others
+// (-ffast-math flushes subnormals, feenableexcept traps the −inf of masks), and which worker does a task must
+// not change a bit of it.
+class DefaultFloatEnvironment {
+ public:
+  DefaultFloatEnvironment() {
+    std::fegetenv(&callers_);
+    std::fesetenv(FE_DFL_ENV);
+  }
+  ~DefaultFloatEnvironment() { std::fesetenv(&callers_); }
+  DefaultFloatEnvironment(const DefaultFloatEnvironment&) = delete;
+  DefaultFloatEnvironment& operator=(const DefaultFloatEnvironment&) = delete;
+
+ private:
+  std::fenv_t callers_{};
+};
+
 void work(void* opaque, int worker) {
+  const DefaultFloatEnvironment environment;
   Phase& phase = *static_cast<Phase*>(opaque);
   const CpuPlan& plan = phase.context.plan;
   char* scratch =

@@ -145,6 +145,8 @@ const std::string& command_line() {
 int main(int argc, char** argv) {
   // A reader that closes the pipe ends the command quietly, whatever the parent process had set.
   std::signal(SIGPIPE, SIG_DFL);
+  // Beyond a file size limit a write fails with EFBIG and is reported, as on a full disk.
+  std::signal(SIGXFSZ, SIG_IGN);
   for (int i = 1; i < argc; ++i) {
     attn::tool::g_command_line += ' ';
     attn::tool::g_command_line += attn::tool::quoted(argv[i]);

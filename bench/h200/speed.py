@@ -12,6 +12,8 @@ import ctypes
 import json
 import statistics
 import subprocess
+import time
+import sys
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -138,15 +140,27 @@ def main():
                 for name, values in times.items():
                     tflops = [flops / t * 1e-9 for t in values]
                     rows.append({"kernel": name, "head_dim": d, "mask": mask, "seqlen": s, "dtype": str(dtype)[6:],
-                                 "tflops": round(statistics.median(tflops), 1), "min": round(min(tflops), 1),
-                                 "max": round(max(tflops), 1)})
+                                 "tflops": round(statistics.median(tflops), 1), "tflops_min": round(min(tflops), 1),
+                                 "tflops_max": round(max(tflops), 1)})
                 del graphs
     props = torch.cuda.get_device_properties(0)
     smi = subprocess.run(["nvidia-smi", "--query-gpu=driver_version,power.limit,clocks.sm", "--format=csv,noheader"],
                          capture_output=True, text=True).stdout.strip()
-    result = {"gpu": props.name, "driver, power limit, clock": smi, "torch": torch.__version__,
-              "data": arguments.data, "protocol": f"graphs, {arguments.rounds} rounds in turns, windows of {arguments.window} ms, medians",
-              "rows": rows}
+    driver, power, clock = (smi.split(", ") + ["", "", ""])[:3]
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+
+    def problem(r):
+        tail = " causal=br" if r["mask"] == "causal" else ""
+        return (f"b{16384 // r['seqlen']} hq{2048 // r['head_dim']} hk{2048 // r['head_dim']} sq{r['seqlen']} "
+                f"sk{r['seqlen']} d{r['head_dim']} {'bf16' if r['dtype'] == 'bfloat16' else 'fp16'}{tail}")
+
+    result = {"schema": 1, "what": "sm90-kernels", "command": "python3 " + " ".join(sys.argv),
+              "context": {"date": time.strftime("%Y-%m-%d"), "commit": commit, "machine": "h200", "gpu": props.name,
+                          "driver": driver, "power_limit_w": power, "clocks_mhz": clock, "data": arguments.data,
+                          "protocol": f"graphs, {arguments.rounds} rounds in turns, windows of {arguments.window} ms, "
+                                      "medians", "versions": {"torch": torch.__version__}},
+              "rows": [{**r, "problem": problem(r), "impl": "torch-fa2" if r["kernel"] == "fa2" else "libattn:" + r["kernel"]}
+                       for r in rows]}
     if arguments.out:
         with open(arguments.out, "w") as file:
             json.dump(result, file, indent=0)

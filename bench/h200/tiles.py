@@ -43,7 +43,7 @@ def main():
                 **said((logs / group / f"{k['name']}.log").read_text()), "tflops_by_seqlen": measured})
     peers = [{"name": name, "head_dim": d, "mask": mask, "tflops_by_seqlen": values}
              for (name, d, mask), values in tflops.items() if name == "fa2"]
-    head = {key: value for key, value in speed.items() if key != "rows"}
+    head = {**{key: value for key, value in speed.items() if key != "rows"}, "what": "tiles"}
     Path(sys.argv[3]).write_text(json.dumps({**head, "peers": peers, "variants": variants}, indent=1) + "\n")
 
 

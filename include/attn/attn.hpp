@@ -30,9 +30,9 @@ struct ForwardOptions {
   void* stream = nullptr;
 };
 
-// Dense attention in one call: the Problem is read off the views. Plans are cached (thread-safe); the
-// workspace is allocated for the call where the plan needs one. For variable lengths, paged K/V, appends or
-// calls that must not allocate, use make_plan and run.
+// Dense attention in one call: the Problem is read off the views. Backend::kAuto is the device that q lies
+// on. Plans are cached (thread-safe); the workspace is allocated for the call where the plan needs one. For
+// variable lengths, paged K/V, appends or calls that must not allocate, use make_plan and run.
 ATTN_API Status forward(const TensorView& q, const TensorView& k, const TensorView& v, const TensorView& o,
                         const ForwardOptions& options = {});
 

@@ -32,8 +32,9 @@ struct PlanOptions {
       cpu_level;  // CPU: a SIMD level of cpu_levels(); empty: environment ATTN_CPU_LEVEL, else the best
 };
 
-// What one run reads and writes. Shapes are checked against the plan's Problem before anything is written.
-// Every pointer is host memory for the CPU backend and device memory for the CUDA backend.
+// What one run reads and writes, checked before anything is written. Written tensors share no memory with
+// others (docs/contract.md, rule 8). Every pointer is host memory for the CPU backend, device memory for the
+// CUDA one.
 struct Tensors {
   TensorView q{};  // (batch, seqlen_q, heads_q, head_dim_qk), or (1, total_q, …) with varlen_q
   TensorView k{};  // (batch, seqlen_kv, heads_kv, head_dim_qk), (1, total_kv, …) or (num_pages, page_size, …)

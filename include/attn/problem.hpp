@@ -38,8 +38,9 @@ struct Problem {
   std::int64_t head_dim_qk = 64;
   std::int64_t head_dim_v = 64;
 
-  std::optional<float> softmax_scale{};  // unset: 1 / sqrt(head_dim_qk). Any finite value, 0 and negative too
-  bool causal = false;                   // query i sees key j iff j ≤ i + off
+  std::optional<float>
+      softmax_scale{};  // unset: 1 / sqrt(head_dim_qk). Magnitude up to 2¹²⁶, 0 and negative too
+  bool causal = false;  // query i sees key j iff j ≤ i + off
   Alignment alignment = Alignment::kUnset;
   std::int64_t window_left = -1;   // key j is visible iff j ≥ i + off − window_left; −1: unbounded
   std::int64_t window_right = -1;  // … iff j ≤ i + off + window_right; −1: unbounded, 0 is a real 0

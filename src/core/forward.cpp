@@ -5,13 +5,13 @@
 #include <attn/attn.hpp>
 #include <cstdlib>
 #include <list>
-#include <memory>
 #include <mutex>
 #include <new>
 #include <string>
 
 #include "core/env.hpp"
 #include "core/limits.hpp"
+#include "core/plan_impl.hpp"
 #include "core/refusal.hpp"
 
 namespace attn::inline v1 {
@@ -76,10 +76,6 @@ class PlanCache {
   }
 };
 
-struct FreeDeleter {
-  void operator()(void* pointer) const noexcept { std::free(pointer); }
-};
-
 Problem problem_of(const TensorView& q, const TensorView& k, const TensorView& v,
                    const ForwardOptions& options) {
   Problem p;
@@ -105,17 +101,83 @@ Problem problem_of(const TensorView& q, const TensorView& k, const TensorView& v
   return p;
 }
 
+const core::BackendEntry* entry_of(Backend backend) {
+  for (const core::BackendEntry& entry : core::backends()) {
+    if (entry.backend == backend) {
+      return &entry;
+    }
+  }
+  return nullptr;
+}
+
+// Backend::kAuto follows the data: a plan knows no pointers, this call does. Data on a device that the
+// problem is too much for is refused by that device's backend, never moved.
+PlanOptions resolve(PlanOptions options, const TensorView& q) {
+  if (options.backend == Backend::kAuto) {
+    options.backend = Backend::kCpu;
+    for (const core::BackendEntry& entry : core::backends()) {
+      const int device = entry.device_of != nullptr ? entry.device_of(q.data) : -1;
+      if (device >= 0) {
+        options.backend = entry.backend;
+        options.device = device;
+      }
+    }
+  }
+  return options;
+}
+
+// Scratch of one call, from the host or from the plan's device.
+class Scratch {
+ public:
+  Scratch(const Plan& plan, void* stream)
+      : plan_(*plan.impl()), stream_(stream), entry_(entry_of(plan.backend())) {}
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  ~Scratch() {
+    if (memory_ != nullptr && on_device()) {
+      entry_->release(plan_, memory_, stream_);
+    } else {
+      std::free(memory_);
+    }
+  }
+
+  Status allocate(std::size_t bytes) {
+    if (bytes == 0) {
+      return {};
+    }
+    if (on_device()) {
+      return entry_->allocate(plan_, bytes, stream_, &memory_);
+    }
+    constexpr std::size_t kAlign = core::kWorkspaceAlignment;
+    memory_ = std::aligned_alloc(kAlign, (bytes + kAlign - 1) / kAlign * kAlign);  // it wants a multiple
+    if (memory_ == nullptr) {
+      return {StatusCode::kOutOfMemory, "no memory for the workspace of " + std::to_string(bytes) + " bytes"};
+    }
+    return {};
+  }
+  [[nodiscard]] void* data() const noexcept { return memory_; }
+
+ private:
+  [[nodiscard]] bool on_device() const noexcept { return entry_ != nullptr && entry_->allocate != nullptr; }
+
+  const PlanImpl& plan_;
+  void* stream_;
+  const core::BackendEntry* entry_;
+  void* memory_ = nullptr;
+};
+
 Status forward_impl(const TensorView& q, const TensorView& k, const TensorView& v, const TensorView& o,
                     const ForwardOptions& options) {
+  const PlanOptions plan_options = resolve(options.plan, q);
   const CacheKey key{problem_of(q, k, v, options),
-                     options.plan.backend,
-                     options.plan.device,
-                     options.plan.threads,
-                     options.plan.cpu_level,
+                     plan_options.backend,
+                     plan_options.device,
+                     plan_options.threads,
+                     plan_options.cpu_level,
                      core::read_env(core::Env::kCpuLevel).value_or(""),
                      core::read_env(core::Env::kNumThreads).value_or("")};
   Plan plan;
-  ATTN_RETURN_IF_ERROR(PlanCache::find_or_make(key, options.plan, &plan));
+  ATTN_RETURN_IF_ERROR(PlanCache::find_or_make(key, plan_options, &plan));
 
   Tensors tensors;
   tensors.q = q;
@@ -126,17 +188,9 @@ Status forward_impl(const TensorView& q, const TensorView& k, const TensorView& 
   tensors.sinks = options.sinks;
   tensors.alibi_slopes = options.alibi_slopes;
 
-  std::size_t bytes = plan.workspace_bytes();
-  std::unique_ptr<void, FreeDeleter> workspace;
-  if (bytes > 0) {
-    constexpr std::size_t kAlign = core::kWorkspaceAlignment;
-    bytes = (bytes + kAlign - 1) / kAlign * kAlign;  // aligned_alloc wants a multiple
-    workspace.reset(std::aligned_alloc(kAlign, bytes));
-    if (workspace == nullptr) {
-      return {StatusCode::kOutOfMemory, "no memory for the workspace of " + std::to_string(bytes) + " bytes"};
-    }
-  }
-  return run(plan, tensors, workspace.get(), bytes, options.stream);
+  Scratch scratch(plan, options.stream);
+  ATTN_RETURN_IF_ERROR(scratch.allocate(plan.workspace_bytes()));
+  return run(plan, tensors, scratch.data(), plan.workspace_bytes(), options.stream);
 }
 
 }  // namespace

@@ -10,6 +10,9 @@ inline constexpr std::int64_t kMaxLength = 2147483647;  // int32 metadata
 inline constexpr std::int64_t kMaxHeadDim = 65536;      // what validate lets through; backends say their own
 inline constexpr std::int64_t kMaxSplits = 1024;        // partial results per row
 
+// Scales and slopes are multiplied by log2 e in fp32 and must not overflow there.
+inline constexpr float kMaxScale = 0x1p126F;
+
 // Workspaces begin at a multiple of this: one cache line, and more than any vector needs.
 inline constexpr std::int64_t kWorkspaceAlignment = 64;
 

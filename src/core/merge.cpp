@@ -92,20 +92,30 @@ Status check_partials(std::span<const Partial> partials, const TensorView& o, co
   if (lse.present()) {
     ATTN_RETURN_IF_ERROR(core::check_tensor("lse", lse, DType::kFloat32, lse_shape, true));
   }
+  if (core::surely_overlap(o, lse)) {
+    return core::invalid("lse", "in the memory of o", "memory of its own");
+  }
   for (std::size_t i = 0; i < partials.size(); ++i) {
     const std::string name = "partials[" + std::to_string(i) + "].";
     ATTN_RETURN_IF_ERROR(core::check_tensor(name + "o", partials[i].o, partials[i].o.dtype, o.shape, false));
     ATTN_RETURN_IF_ERROR(
         core::check_tensor(name + "lse", partials[i].lse, DType::kFloat32, lse_shape, false));
-    if (partials[i].o.data == o.data && o.present() &&
-        (partials[i].o.dtype != o.dtype || partials[i].o.strides != o.strides)) {
-      return core::invalid("o", "at the address of " + name + "o with another dtype or other strides",
-                           "exactly that tensor, or memory of its own");
-    }
-    if (partials[i].lse.data == lse.data && lse.present() && partials[i].lse.strides != lse.strides) {
-      return core::invalid("lse", "at the address of " + name + "lse with other strides",
-                           "exactly that tensor, or memory of its own");
-    }
+    // A result may be exactly one of the partials: each row is read before it is written.
+    const auto same = [](const TensorView& a, const TensorView& b) {
+      return a.data == b.data && a.dtype == b.dtype && a.strides == b.strides;
+    };
+    const auto apart = [&](const char* result, const TensorView& written, const std::string& other,
+                           const TensorView& read, bool may_be_same) {
+      if (core::surely_overlap(written, read) && !(may_be_same && same(written, read))) {
+        return core::invalid(result, "in the memory of " + other,
+                             may_be_same ? "exactly that tensor, or memory of its own" : "memory of its own");
+      }
+      return Status{};
+    };
+    ATTN_RETURN_IF_ERROR(apart("o", o, name + "o", partials[i].o, true));
+    ATTN_RETURN_IF_ERROR(apart("o", o, name + "lse", partials[i].lse, false));
+    ATTN_RETURN_IF_ERROR(apart("lse", lse, name + "lse", partials[i].lse, true));
+    ATTN_RETURN_IF_ERROR(apart("lse", lse, name + "o", partials[i].o, false));
   }
   return {};
 }

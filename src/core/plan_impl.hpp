@@ -39,6 +39,11 @@ struct BackendEntry {
   // Tensors have passed validate(); the workspace is large enough and aligned.
   Status (*run)(const PlanImpl&, const Tensors&, void* workspace, void* stream);
   bool metadata_on_host;  // whether lengths and page tables are host memory, and so checked before a run
+  // For attn::forward, which is given pointers and no backend. Null for a backend of host memory.
+  int (*device_of)(const void* data);  // the device whose memory this is, or -1
+  // Scratch of a call, in the order of its stream: may be captured in a graph.
+  Status (*allocate)(const PlanImpl&, std::size_t bytes, void* stream, void** memory);
+  void (*release)(const PlanImpl&, void* memory, void* stream);
 };
 
 // In order of preference for Backend::kAuto.

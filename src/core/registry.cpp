@@ -10,9 +10,10 @@ namespace attn::core {
 const std::vector<BackendEntry>& backends() {
   static const std::vector<BackendEntry> entries{
 #ifdef ATTN_HAVE_CUDA
-      {Backend::kCuda, &cuda::support, &cuda::plan, &cuda::run, false},
+      {Backend::kCuda, &cuda::support, &cuda::plan, &cuda::run, false, &cuda::device_of, &cuda::allocate,
+       &cuda::release},
 #endif
-      {Backend::kCpu, &cpu::support, &cpu::plan, &cpu::run, true},
+      {Backend::kCpu, &cpu::support, &cpu::plan, &cpu::run, true, nullptr, nullptr, nullptr},
   };
   return entries;
 }

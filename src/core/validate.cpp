@@ -48,8 +48,9 @@ Status validate_sizes(const Problem& p) {
 }
 
 Status validate_softmax(const Problem& p) {
-  if (p.softmax_scale.has_value() && !std::isfinite(*p.softmax_scale)) {
-    return invalid("softmax_scale", std::to_string(*p.softmax_scale), "any finite number, or unset");
+  if (p.softmax_scale.has_value() && !(std::abs(*p.softmax_scale) <= core::kMaxScale)) {
+    return invalid("softmax_scale", std::to_string(*p.softmax_scale),
+                   "unset, or a finite number of magnitude up to 2^126");
   }
   if (!std::isfinite(p.softcap) || p.softcap < 0.0F) {
     return invalid("softcap", std::to_string(p.softcap), "0 (off) or a finite number above 0");

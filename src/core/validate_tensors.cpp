@@ -1,12 +1,11 @@
-// Whether the tensors of a run fit its Problem: presence, dtype, shape, strides, alignment of elements, and,
-// where the metadata is host memory, every length and page id. Nothing is written before all of it holds.
-// Tested in tests/negative.
+// Whether the tensors of a run fit its Problem: presence, dtype, shape, strides, alignment of elements,
+// overlap. Lengths and page tables: validate_metadata.cpp. Nothing is written before all of it holds. Tested
+// in tests/negative.
 #include "core/validate_tensors.hpp"
 
 #include <algorithm>
 #include <array>
 #include <attn/plan.hpp>
-#include <bitset>
 #include <cstdlib>
 #include <string>
 
@@ -15,7 +14,6 @@
 #include "core/refusal.hpp"
 
 namespace attn::core {
-namespace {
 
 std::string shape_text(const std::array<std::int64_t, 4>& shape) {
   std::string text = "(";
@@ -24,6 +22,8 @@ std::string shape_text(const std::array<std::int64_t, 4>& shape) {
   }
   return text + ")";
 }
+
+namespace {
 
 constexpr const char* kAxes[4] = {"first", "second", "third", "last"};
 
@@ -95,6 +95,71 @@ Status check_tensor(const std::string& name, const TensorView& t, DType dtype,
 }
 
 namespace {
+
+// The bytes from a tensor's lowest element to the end of its highest, and whether all of them are elements.
+struct Extent {
+  std::uintptr_t begin = 0;
+  std::uintptr_t end = 0;
+  bool dense = false;
+};
+
+Extent extent_of(const TensorView& t) {
+  const auto size = static_cast<std::int64_t>(size_of(t.dtype));
+  std::int64_t low = 0;
+  std::int64_t high = 0;
+  for (std::size_t i = 0; i < 4; ++i) {
+    const std::int64_t reach = t.strides[i] * (t.shape[i] - 1);
+    (reach < 0 ? low : high) += reach;
+  }
+  const auto base = reinterpret_cast<std::uintptr_t>(t.data);
+  return {base + static_cast<std::uintptr_t>(low * size),
+          base + static_cast<std::uintptr_t>((high + 1) * size), high - low + 1 == t.num_elements()};
+}
+
+bool is_empty(const TensorView& t) {
+  return !t.present() || std::any_of(t.shape.begin(), t.shape.end(), [](std::int64_t n) { return n == 0; });
+}
+
+}  // namespace
+
+bool surely_overlap(const TensorView& a, const TensorView& b) {
+  if (is_empty(a) || is_empty(b)) {
+    return false;
+  }
+  const Extent x = extent_of(a);
+  const Extent y = extent_of(b);
+  return a.data == b.data || (x.dense && y.dense && x.begin < y.end && y.begin < x.end);
+}
+
+namespace {
+
+// A tensor that is written shares no memory with another of the call.
+Status check_apart(const Problem& p, const Tensors& t) {
+  struct Named {
+    const char* name;
+    const TensorView* view;
+    bool written;
+  };
+  const bool append = p.seqlen_new > 0;
+  const Named tensors[] = {{"o", &t.o, true},
+                           {"lse", &t.lse, true},
+                           {"k", &t.k, append},
+                           {"v", &t.v, append},
+                           {"q", &t.q, false},
+                           {"k_new", &t.k_new, false},
+                           {"v_new", &t.v_new, false},
+                           {"rotary_cos", &t.rotary_cos, false},
+                           {"rotary_sin", &t.rotary_sin, false}};
+  for (const Named& written : tensors) {
+    for (const Named& other : tensors) {
+      if (written.written && written.view != other.view && surely_overlap(*written.view, *other.view)) {
+        return invalid(written.name, std::string("in the memory of ") + other.name,
+                       "memory that no other tensor of the call shares, since it is written");
+      }
+    }
+  }
+  return {};
+}
 
 // A plain array argument: there exactly if the problem says so.
 Status check_array(const char* name, const void* data, bool wanted, const char* option) {
@@ -197,143 +262,6 @@ Status validate_arrays(const Problem& p, const Tensors& t) {
   return {};
 }
 
-Status check_cu_seqlens(const std::string& name, const std::int32_t* cu, std::int64_t batch,
-                        std::int64_t total, std::int64_t max_length, const std::string& max_name) {
-  if (cu[0] != 0) {
-    return invalid(name + "[0]", cu[0], "0");
-  }
-  for (std::int64_t b = 0; b < batch; ++b) {
-    const std::int64_t length = static_cast<std::int64_t>(cu[b + 1]) - cu[b];
-    // Names are made only where they are needed: a run that is right allocates nothing.
-    const auto at = [&] { return name + "[" + std::to_string(b + 1) + "]"; };
-    if (length < 0) {
-      return invalid(at(), cu[b + 1], "at least the entry before it, " + std::to_string(cu[b]));
-    }
-    if (length > max_length) {
-      return invalid("length of sequence " + std::to_string(b) + " in " + name, length,
-                     "at most " + max_name + ", " + std::to_string(max_length));
-    }
-    if (cu[b + 1] > total) {
-      return invalid(at(), cu[b + 1], "at most the packed tensor's rows, " + std::to_string(total));
-    }
-  }
-  return {};
-}
-
-Status check_sequence(const Problem& p, const Tensors& t, std::int64_t b) {
-  const auto index = [&] { return "[" + std::to_string(b) + "]"; };
-  if (p.seqused_kv) {
-    const std::int64_t room =
-        p.varlen_kv ? static_cast<std::int64_t>(t.cu_seqlens_kv[b + 1]) - t.cu_seqlens_kv[b] : p.seqlen_kv;
-    if (t.seqused_kv[b] < 0 || t.seqused_kv[b] > room - p.seqlen_new) {
-      return check_range("seqused_kv" + index(), t.seqused_kv[b], 0, room - p.seqlen_new);
-    }
-  }
-  const Sequence s = sequence_of(p, t, b);
-  if (p.page_size > 0) {
-    const std::int64_t used = (s.seqlen_kv + p.page_size - 1) / p.page_size;
-    for (std::int64_t e = 0; e < used; ++e) {
-      const std::int64_t page = t.page_table[b * t.page_table_stride + e];
-      if (page < 0 || page >= p.num_pages) {
-        return invalid("page_table" + index() + "[" + std::to_string(e) + "]", page,
-                       "0 to " + std::to_string(p.num_pages - 1) + " (num_pages - 1)");
-      }
-    }
-  }
-  if (p.rotary_dim > 0) {
-    const std::int64_t positions = t.rotary_cos.shape[1];
-    if (s.seqlen_q > 0 && s.off < 0) {
-      return invalid(
-          "rotary position of query 0 of sequence " + std::to_string(b), s.off,
-          "0 or more: seqlen_q may not exceed the lengthened sequence, " + std::to_string(s.seqlen_kv));
-    }
-    const std::int64_t last = std::max(s.seqlen_kv, s.seqlen_q > 0 ? s.off + s.seqlen_q : 0);
-    if (last > positions) {
-      return invalid("rotary_cos shape", shape_text(t.rotary_cos.shape),
-                     "at least " + std::to_string(last) + " positions, which sequence " + std::to_string(b) +
-                         " reaches");
-    }
-  }
-  return {};
-}
-
-// Whether the keys that sequence `b` appends go to a page at all, and to which ones.
-struct AppendedPages {
-  const Problem& p;
-  const Tensors& t;
-
-  template <class Visit>  // bool visit(std::int64_t page): false stops
-  bool for_each(std::int64_t b, const Visit& visit) const {
-    const std::int64_t first = t.seqused_kv[b] / p.page_size;
-    const std::int64_t last = (t.seqused_kv[b] + p.seqlen_new - 1) / p.page_size;
-    for (std::int64_t e = first; e <= last; ++e) {
-      if (!visit(t.page_table[b * t.page_table_stride + e])) {
-        return false;
-      }
-    }
-    return true;
-  }
-};
-
-// Two sequences that append to one page would write the same slots, or one of them keys that the other sees.
-// A table of bits on the stack (a run allocates nothing) lets through what is surely new; what may be known
-// is looked up among the sequences before.
-Status check_append_pages(const Problem& p, const Tensors& t) {
-  std::bitset<std::size_t{1} << 16> seen;  // 8 KiB
-  const AppendedPages pages{p, t};
-  for (std::int64_t b = 0; b < p.batch; ++b) {
-    std::int64_t shared_page = -1;
-    std::int64_t other = -1;
-    pages.for_each(b, [&](std::int64_t page) {
-      int own = 0;
-      pages.for_each(b, [&](std::int64_t known) { return (own += known == page) < 2; });
-      if (own > 1) {
-        shared_page = page;
-        other = b;
-      }
-      const auto bit = static_cast<std::size_t>(page) % seen.size();
-      for (std::int64_t before = 0; seen[bit] && before < b && other < 0; ++before) {
-        if (!pages.for_each(before, [&](std::int64_t known) { return known != page; })) {
-          shared_page = page;
-          other = before;
-        }
-      }
-      return other < 0;
-    });
-    if (other >= 0) {
-      return invalid("page that sequence " + std::to_string(b) + " appends to", shared_page,
-                     other == b ? "a page that stands in its table once"
-                                : "a page that no other sequence appends to; sequence " +
-                                      std::to_string(other) + " does");
-    }
-    pages.for_each(b, [&](std::int64_t page) {
-      seen.set(static_cast<std::size_t>(page) % seen.size());
-      return true;
-    });
-  }
-  return {};
-}
-
-Status validate_metadata(const Problem& p, const Tensors& t) {
-  if (p.varlen_q) {
-    ATTN_RETURN_IF_ERROR(
-        check_cu_seqlens("cu_seqlens_q", t.cu_seqlens_q, p.batch, p.total_q, p.seqlen_q, "seqlen_q"));
-  }
-  if (p.varlen_kv) {
-    ATTN_RETURN_IF_ERROR(
-        check_cu_seqlens("cu_seqlens_kv", t.cu_seqlens_kv, p.batch, p.total_kv, p.seqlen_kv, "seqlen_kv"));
-  }
-  if (p.seqused_kv || p.page_size > 0 || p.rotary_dim > 0) {
-    for (std::int64_t b = 0; b < p.batch; ++b) {
-      ATTN_RETURN_IF_ERROR(check_sequence(p, t, b));
-    }
-  }
-  if (p.page_size > 0 && p.seqlen_new > 0) {
-    return check_append_pages(p, t);
-  }
-  return {};
-}
-
 }  // namespace
 }  // namespace attn::core
 
@@ -344,6 +272,7 @@ Status validate(const Problem& p, const Tensors& t, bool metadata_on_host) {
   ATTN_RETURN_IF_ERROR(core::validate_main_tensors(p, t));
   ATTN_RETURN_IF_ERROR(core::validate_append_tensors(p, t));
   ATTN_RETURN_IF_ERROR(core::validate_arrays(p, t));
+  ATTN_RETURN_IF_ERROR(core::check_apart(p, t));
   return metadata_on_host ? core::validate_metadata(p, t) : Status{};
 }
 

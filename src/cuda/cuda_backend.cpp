@@ -158,4 +158,45 @@ Status run(const PlanImpl& impl, const Tensors& tensors, void* workspace, void* 
   return launch(device, *plan.selection.entry, params, plan.order, workspace, static_cast<CUstream>(stream));
 }
 
+int device_of(const void* data) {
+  const Driver* driver = nullptr;
+  if (data == nullptr || !open_driver(&driver).ok()) {
+    return -1;
+  }
+  unsigned type = 0;
+  int ordinal = -1;
+  unsigned managed = 0;
+  CUpointer_attribute attributes[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+                                      CU_POINTER_ATTRIBUTE_IS_MANAGED};
+  void* values[] = {&type, &ordinal, &managed};
+  const CUresult result =
+      driver->pointer_get_attributes(3, attributes, values, std::bit_cast<CUdeviceptr>(data));
+  const bool on_device = result == CUDA_SUCCESS && (type == CU_MEMORYTYPE_DEVICE || managed != 0);
+  return on_device ? ordinal : -1;
+}
+
+Status allocate(const PlanImpl& impl, std::size_t bytes, void* stream, void** memory) {
+  Device& device = *static_cast<const CudaPlan&>(*impl.backend_plan).device;
+  Device::Scope scope;
+  ATTN_RETURN_IF_ERROR(scope.enter(device));
+  CUdeviceptr address = 0;
+  const CUresult result = device.driver().mem_alloc_async(&address, bytes, static_cast<CUstream>(stream));
+  if (result == CUDA_ERROR_OUT_OF_MEMORY) {
+    return {StatusCode::kOutOfMemory, "no memory on device " + std::to_string(device.ordinal()) +
+                                          " for the workspace of " + std::to_string(bytes) + " bytes"};
+  }
+  ATTN_RETURN_IF_ERROR(check(device.driver(), result, "cuMemAllocAsync"));
+  *memory = std::bit_cast<void*>(address);
+  return {};
+}
+
+void release(const PlanImpl& impl, void* memory, void* stream) {
+  Device& device = *static_cast<const CudaPlan&>(*impl.backend_plan).device;
+  Device::Scope scope;
+  if (scope.enter(device).ok()) {
+    // A failure here leaves the scratch allocated; the call itself has been enqueued.
+    (void)device.driver().mem_free_async(std::bit_cast<CUdeviceptr>(memory), static_cast<CUstream>(stream));
+  }
+}
+
 }  // namespace attn::cuda

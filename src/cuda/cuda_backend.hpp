@@ -12,4 +12,9 @@ Status support(const Problem& problem, const PlanOptions& options);
 Status plan(const Problem& problem, const PlanOptions& options, std::unique_ptr<BackendPlan>* plan);
 Status run(const PlanImpl& plan, const Tensors& tensors, void* workspace, void* stream);
 
+// For attn::forward. The device whose memory `data` is, or -1; scratch in the order of the stream.
+[[nodiscard]] int device_of(const void* data);
+Status allocate(const PlanImpl& plan, std::size_t bytes, void* stream, void** memory);
+void release(const PlanImpl& plan, void* memory, void* stream);
+
 }  // namespace attn::cuda

@@ -31,6 +31,9 @@ struct Driver {
   decltype(&::cuTensorMapEncodeTiled) tensor_map_encode_tiled;
   decltype(&::cuPointerGetAttributes) pointer_get_attributes;
   decltype(&::cuMemsetD32Async) memset_d32_async;
+  // For attn::forward, which brings its own scratch.
+  decltype(&::cuMemAllocAsync) mem_alloc_async;
+  decltype(&::cuMemFreeAsync) mem_free_async;
   // For tools and tests that hold host memory (staging.hpp); a run of the library calls none of these.
   decltype(&::cuMemAlloc) mem_alloc;
   decltype(&::cuMemFree) mem_free;

@@ -5,7 +5,8 @@
     ...
     <!-- end -->
 
-holds, as a fenced block or as it is, just what that command of this build prints (--update rewrites it).
+holds, as a fenced block or as it is, just what that command of this build (or `bench/tables.py NAME`) prints
+(--update rewrites it).
 Run by ctest (label docs) and ./dev docs; --self-test shows that each kind of defect is found.
 """
 import argparse
@@ -17,7 +18,7 @@ import tempfile
 from pathlib import Path
 
 LINK = re.compile(r"!?\[[^\]\n]*\]\(\s*<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\s*\)")
-BLOCK = re.compile(r"(<!-- begin: (attn [^\n]*?) -->\n)(.*?)(<!-- end -->)", re.S)
+BLOCK = re.compile(r"(<!-- begin: ((?:attn|bench/tables\.py) [^\n]*?) -->\n)(.*?)(<!-- end -->)", re.S)
 FENCE = re.compile(r"^(```|~~~).*?^\1[ \t]*$", re.S | re.M)
 
 
@@ -60,7 +61,9 @@ def check_tables(path, root, text, attn, update):
 
     def expected(match):
         head, command, body, tail = match.groups()
-        done = subprocess.run([attn, *shlex.split(command)[1:]], stdin=subprocess.DEVNULL, capture_output=True,
+        program, *rest = shlex.split(command)
+        start = [attn] if program == "attn" else [sys.executable, str(root / program)]
+        done = subprocess.run([*start, *rest], stdin=subprocess.DEVNULL, capture_output=True,
                               text=True, cwd=root)
         if done.returncode != 0:
             findings.append(f"{path.relative_to(root)}: `{command}` failed: {done.stderr.strip()}")

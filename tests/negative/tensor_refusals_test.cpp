@@ -1,6 +1,7 @@
 // Tensors and metadata that do not fit their problem: one mutation of a good call a row. Before anything is
 // compared, not a byte of any block may have changed, caches and guards included.
 #include <array>
+#include <limits>
 
 #include "refusal.hpp"
 
@@ -328,6 +329,30 @@ const std::vector<BadTensors>& bad_tensors() {
        kPagedAppend,
        [](Tensors& t, Storage& s) { t.page_table = s.copy(t.page_table, 6, 1, 77); },
        {"page_table[0][1] is 77"}},
+      {"OutputOverQuery",
+       kPlain,
+       [](Tensors& t, Storage&) { t.o.data = t.q.data; },
+       {"o is in the memory of q", "no other tensor"}},
+      {"OutputShiftedIntoValues",
+       kPlain,
+       [](Tensors& t, Storage&) { t.o.data = static_cast<char*>(t.v.data) + 32; },
+       {"o is in the memory of v"}},
+      {"LseInOutput",
+       kDense,
+       [](Tensors& t, Storage&) { t.lse.data = static_cast<char*>(t.o.data) + 8; },
+       {"o is in the memory of lse"}},
+      {"AppendOverNewKeys",
+       kAppend,
+       [](Tensors& t, Storage&) { t.k_new.data = t.k.data; },
+       {"k is in the memory of k_new"}},
+      {"SlopeInfinite",
+       kExtras,
+       [](Tensors& t, Storage& s) {
+         s.floats.fill(std::numeric_limits<float>::infinity());
+         t.alibi_slopes = s.floats.data();
+         t.alibi_batch_stride = 0;
+       },
+       {"alibi_slopes[0] is inf", "up to 2^126"}},
       {"AppendPageOfTwoSequences",
        kPagedAppend,
        [](Tensors& t, Storage& s) { t.page_table = s.copy(t.page_table, 6, 3, t.page_table[1]); },

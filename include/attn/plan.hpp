@@ -28,8 +28,9 @@ struct PlanOptions {
   Backend backend = Backend::kAuto;
   int device = 0;   // CUDA device ordinal
   int threads = 0;  // CPU: at most so many threads; 0: as many as CPU affinity and container quota allow
-  std::string
-      cpu_level;  // CPU: a SIMD level of cpu_levels(); empty: environment ATTN_CPU_LEVEL, else the best
+  // CPU: a SIMD level of cpu_levels(); empty: environment ATTN_CPU_LEVEL, else the best. The braces keep
+  // {.backend = …} free of -Wmissing-field-initializers.
+  std::string cpu_level{};
 };
 
 // What one run reads and writes, checked before anything is written. Written tensors share no memory with

@@ -50,22 +50,34 @@ Status check_alignment(const char* name, const TensorView& view) {
   return {};
 }
 
-// Device memory of the plan's device, by what the driver knows of the address.
-Status check_pointer(const Device& device, const char* name, const void* data) {
-  unsigned type = 0;
+// What the driver knows of an address.
+struct Memory {
+  unsigned type = 0;  // CUmemorytype, 0: unknown
   int ordinal = -1;
   unsigned managed = 0;
-  CUpointer_attribute attributes[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
-                                      CU_POINTER_ATTRIBUTE_IS_MANAGED};
-  void* values[] = {&type, &ordinal, &managed};
-  const CUresult result =
-      device.driver().pointer_get_attributes(3, attributes, values, std::bit_cast<CUdeviceptr>(data));
-  if (result != CUDA_SUCCESS || (type != CU_MEMORYTYPE_DEVICE && managed == 0)) {
-    const char* what = type == CU_MEMORYTYPE_HOST ? "host memory" : "memory that the driver does not know";
+
+  Memory(const Driver& driver, const void* data) {
+    CUpointer_attribute attributes[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+                                        CU_POINTER_ATTRIBUTE_IS_MANAGED};
+    void* values[] = {&type, &ordinal, &managed};
+    if (driver.pointer_get_attributes(3, attributes, values, std::bit_cast<CUdeviceptr>(data)) !=
+        CUDA_SUCCESS) {
+      type = managed = 0;
+    }
+  }
+  [[nodiscard]] bool on_device() const noexcept { return type == CU_MEMORYTYPE_DEVICE || managed != 0; }
+};
+
+// Device memory of the plan's device.
+Status check_pointer(const Device& device, const char* name, const void* data) {
+  const Memory memory(device.driver(), data);
+  if (!memory.on_device()) {
+    const char* what =
+        memory.type == CU_MEMORYTYPE_HOST ? "host memory" : "memory that the driver does not know";
     return core::invalid(name, what, "device memory of device " + std::to_string(device.ordinal()));
   }
-  if (managed == 0 && ordinal != device.ordinal()) {
-    return core::invalid(name, "memory of device " + std::to_string(ordinal),
+  if (memory.managed == 0 && memory.ordinal != device.ordinal()) {
+    return core::invalid(name, "memory of device " + std::to_string(memory.ordinal),
                          "device memory of device " + std::to_string(device.ordinal()) + ", the plan's");
   }
   return {};
@@ -163,22 +175,26 @@ int device_of(const void* data) {
   if (data == nullptr || !open_driver(&driver).ok()) {
     return -1;
   }
-  unsigned type = 0;
-  int ordinal = -1;
-  unsigned managed = 0;
-  CUpointer_attribute attributes[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
-                                      CU_POINTER_ATTRIBUTE_IS_MANAGED};
-  void* values[] = {&type, &ordinal, &managed};
-  const CUresult result =
-      driver->pointer_get_attributes(3, attributes, values, std::bit_cast<CUdeviceptr>(data));
-  const bool on_device = result == CUDA_SUCCESS && (type == CU_MEMORYTYPE_DEVICE || managed != 0);
-  return on_device ? ordinal : -1;
+  const Memory memory(*driver, data);
+  return memory.on_device() ? memory.ordinal : -1;
 }
 
 Status allocate(const PlanImpl& impl, std::size_t bytes, void* stream, void** memory) {
   Device& device = *static_cast<const CudaPlan&>(*impl.backend_plan).device;
   Device::Scope scope;
   ATTN_RETURN_IF_ERROR(scope.enter(device));
+  // Scratch of a graph would be an allocation of its own at each replay, and the driver does not vouch for
+  // its address until then.
+  CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
+  ATTN_RETURN_IF_ERROR(check(device.driver(),
+                             device.driver().stream_is_capturing(static_cast<CUstream>(stream), &capture),
+                             "cuStreamIsCapturing"));
+  if (capture != CU_STREAM_CAPTURE_STATUS_NONE) {
+    return {
+        StatusCode::kUnsupported,
+        "stream is being captured, and this call would allocate its workspace; make a plan and run it with a "
+        "workspace of your own"};
+  }
   CUdeviceptr address = 0;
   const CUresult result = device.driver().mem_alloc_async(&address, bytes, static_cast<CUstream>(stream));
   if (result == CUDA_ERROR_OUT_OF_MEMORY) {

@@ -45,6 +45,7 @@ Status load(Driver& loaded) {
   ATTN_CUDA_LOAD(memset_d32_async, cuMemsetD32Async)
   ATTN_CUDA_LOAD(mem_alloc_async, cuMemAllocAsync)
   ATTN_CUDA_LOAD(mem_free_async, cuMemFreeAsync)
+  ATTN_CUDA_LOAD(stream_is_capturing, cuStreamIsCapturing)
   ATTN_CUDA_LOAD(mem_alloc, cuMemAlloc)
   ATTN_CUDA_LOAD(mem_free, cuMemFree)
   ATTN_CUDA_LOAD(memset_d8, cuMemsetD8)

@@ -34,6 +34,7 @@ struct Driver {
   // For attn::forward, which brings its own scratch.
   decltype(&::cuMemAllocAsync) mem_alloc_async;
   decltype(&::cuMemFreeAsync) mem_free_async;
+  decltype(&::cuStreamIsCapturing) stream_is_capturing;
   // For tools and tests that hold host memory (staging.hpp); a run of the library calls none of these.
   decltype(&::cuMemAlloc) mem_alloc;
   decltype(&::cuMemFree) mem_free;

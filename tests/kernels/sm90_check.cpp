@@ -381,7 +381,7 @@ std::vector<Case> cases_for(const cuda::KernelEntry& entry, bool quick, std::mt1
   broadcast.broadcast_batch = true;
   cases.push_back(broadcast);
   // Visible bad data: the reference says where NaN and Inf must appear.
-  for (const unsigned short bits : {0x7FFF, 0x7F80, 0xFF80}) {
+  for (const std::uint16_t bits : {std::uint16_t{0x7FFF}, std::uint16_t{0x7F80}, std::uint16_t{0xFF80}}) {
     Case c = shape(200, 200);
     c.label = "visible NaN/Inf";
     c.poison_key = 150;

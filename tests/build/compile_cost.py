@@ -62,7 +62,8 @@ def check_cuda(build):
     if "ATTN_CUDA:" in cache and "ATTN_CUDA:STRING=OFF" not in cache:
         print("SKIP: this build has GPU kernels")
         return 77
-    found = [line for line in cache.splitlines() if "nvcc" in line.lower() or line.startswith("CMAKE_CUDA_COMPILER:")]
+    entries = [line for line in cache.splitlines() if not line.startswith(("//", "#")) and not line.endswith("=")]
+    found = [line for line in entries if "nvcc" in line.lower() or line.startswith("CMAKE_CUDA_COMPILER:")]
     print("\n".join(found) if found else "no CUDA compiler in this build")
     return 1 if found else 0
 

@@ -96,7 +96,7 @@ class Consumer:
     def find_package_static(self):
         self.find_package("attn::attn_static")
         needed = self.call("readelf", "-d", self.work / "attn_static/consumer", capture_output=True, text=True).stdout
-        if "libattn" in needed:
+        if re.search(r"\(NEEDED\).*libattn", needed):
             sys.exit("the consumer of attn::attn_static needs libattn.so")
 
     def pkg_config(self):

@@ -95,7 +95,9 @@ Status make_plan_of(const Problem& problem, const PlanOptions& options, Plan* pl
       return {StatusCode::kUnavailable, std::string("backend is ") + to_string(options.backend) +
                                             "; allowed: a backend that is part of this build (attn list)"};
     }
-    ATTN_RETURN_IF_ERROR(chosen->support(problem, options));
+    if (const Status status = chosen->support(problem, options); !status.ok()) {
+      return {status.code(), std::string("backend ") + to_string(options.backend) + ": " + status.message()};
+    }
     impl->considered = support(problem, options);
   } else {
     Status first_refusal;

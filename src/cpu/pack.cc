@@ -68,6 +68,15 @@ HWY_INLINE void TransposePanel(const float* const* rows, size_t dim, float* pane
   }
 }
 
+// Rows of heads that lie side by side in memory are a page and more apart: nothing but asking brings them.
+template <class T>
+HWY_INLINE void AskFor(const void* row, size_t dim) {
+  const char* bytes = static_cast<const char*>(row);
+  for (size_t at = 0; at < dim * sizeof(T); at += 64) {
+    __builtin_prefetch(bytes + at);
+  }
+}
+
 template <class T>
 void PackKOf(const void* const* rows, size_t num_keys, size_t dim, float* stage, float* panels) {
   const D d;
@@ -76,6 +85,9 @@ void PackKOf(const void* const* rows, size_t num_keys, size_t dim, float* stage,
   for (size_t first = 0; first < num_keys; first += kPanelKeys) {
     for (size_t key = 0; key < kPanelKeys; ++key) {
       const T* row = static_cast<const T*>(rows[first + key]);
+      if (first + kPanelKeys + key < num_keys) {
+        AskFor<T>(rows[first + kPanelKeys + key], dim);
+      }
       float* out = stage + key * stage_stride;
       size_t c = 0;
       for (; c + kLanes <= dim; c += kLanes) {
@@ -94,16 +106,11 @@ void PackK(const void* const* rows, int num_keys, int dim, DType dtype, float* s
   const size_t keys = static_cast<size_t>(num_keys);
   const size_t channels = static_cast<size_t>(dim);
   switch (dtype) {
-    case DType::kFloat32: {
-      const float* in[kPanelKeys];
-      for (size_t first = 0; first < keys; first += kPanelKeys) {
-        for (size_t key = 0; key < kPanelKeys; ++key) {
-          in[key] = static_cast<const float*>(rows[first + key]);
-        }
-        TransposePanel(in, channels, panels + first * channels);
-      }
+    case DType::kFloat32:
+      // Staged too: rows that are a multiple of 4 KiB apart share the same few lines of the first-level
+      // cache, and a transposition straight from them reads each line several times.
+      PackKOf<float>(rows, keys, channels, stage, panels);
       break;
-    }
     case DType::kFloat16:
       PackKOf<Fp16>(rows, keys, channels, stage, panels);
       break;
@@ -112,6 +119,8 @@ void PackK(const void* const* rows, int num_keys, int dim, DType dtype, float* s
       break;
   }
 }
+
+constexpr size_t kAhead = 16;  // rows; about what fits between asking and reading
 
 // Not finite · 0 is NaN and stays so in a sum of such products; finite · 0 adds nothing.
 template <class T>
@@ -124,6 +133,9 @@ bool PackVOf(const void* const* rows, size_t begin, size_t end, size_t dim, size
   const size_t whole = dim / kLanes;
   for (size_t key = begin; key < end; ++key) {
     const T* row = static_cast<const T*>(rows[key]);
+    if (key + kAhead < end) {
+      AskFor<T>(rows[key + kAhead], dim);
+    }
     for (size_t v = 0; v < vectors; ++v) {
       // Panels are two vectors wide, but for the last where the count is odd.
       const size_t panel = v / 2;

@@ -25,7 +25,8 @@ def cpu():
         print(f"| `{row['problem']}` | {row['impl'].removeprefix('libattn:')} | {row['median_us'] / 1000:.3g} ms "
               f"| {row['gflops']:.3g} | {f'{100 * share:.0f} %' if share is not None else ''} | {row['gbs']:.3g} |")
     print(f"\n{context['cpu']}, {context['threads']} thread(s), {context['date'][:10]}, commit "
-          f"`{context['commit'][:7]}`, {context['compiler']}; peak {result['ceilings']['fma_peak_gflops']:.0f} GFLOP/s. "
+          f"`{context['commit'][:7]}`, {context['compiler']}; peak {result['ceilings']['fma_peak_gflops']:.0f} GFLOP/s, "
+          f"memory read at {result['ceilings']['stream_gbs']:.1f} GB/s in that run (a shared virtual machine). "
           f"Again: `{result['command']}`.")
 
 

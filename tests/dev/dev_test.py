@@ -95,6 +95,20 @@ class Packages(unittest.TestCase):
         self.assertIn("apt-get install libhwy-dev cmake", self.refusal({}, 1000))
 
 
+class Preset(unittest.TestCase):
+    def test_a_build_that_is_there_is_kept(self):
+        with tempfile.TemporaryDirectory() as folder:
+            cache = Path(folder) / "CMakeCache.txt"
+            for environment, fresh in (({}, "default"), ({"CI": "true"}, "ci"), ({"CI": "true", "CXX": "c"}, "default")):
+                with mock.patch.dict(os.environ, environment, clear=True):
+                    self.assertEqual(dev.choose_preset(cache), fresh)
+            for value, kept in (("ON", "ci"), ("OFF", "default")):
+                cache.write_text(f"ATTN_WERROR:BOOL={value}\n")
+                for environment in ({}, {"CI": "true"}):
+                    with mock.patch.dict(os.environ, environment, clear=True):
+                        self.assertEqual(dev.choose_preset(cache), kept)
+
+
 class CommandLine(unittest.TestCase):
     def call(self, *args):
         return subprocess.run([sys.executable, "-B", DEV, *args], stdin=subprocess.DEVNULL, capture_output=True, text=True,

@@ -101,15 +101,6 @@ Problem problem_of(const TensorView& q, const TensorView& k, const TensorView& v
   return p;
 }
 
-const core::BackendEntry* entry_of(Backend backend) {
-  for (const core::BackendEntry& entry : core::backends()) {
-    if (entry.backend == backend) {
-      return &entry;
-    }
-  }
-  return nullptr;
-}
-
 // Backend::kAuto follows the data: a plan knows no pointers, this call does. Data on a device that the
 // problem is too much for is refused by that device's backend, never moved.
 PlanOptions resolve(PlanOptions options, const TensorView& q) {
@@ -130,7 +121,7 @@ PlanOptions resolve(PlanOptions options, const TensorView& q) {
 class Scratch {
  public:
   Scratch(const Plan& plan, void* stream)
-      : plan_(*plan.impl()), stream_(stream), entry_(entry_of(plan.backend())) {}
+      : plan_(*plan.impl()), stream_(stream), entry_(core::find_backend(plan.backend())) {}
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
   ~Scratch() {

@@ -66,15 +66,6 @@ std::string Plan::explain() const {
 
 namespace {
 
-const core::BackendEntry* find_backend(Backend backend) {
-  for (const core::BackendEntry& entry : core::backends()) {
-    if (entry.backend == backend) {
-      return &entry;
-    }
-  }
-  return nullptr;
-}
-
 Status make_plan_of(const Problem& problem, const PlanOptions& options, Plan* plan) {
   ATTN_RETURN_IF_ERROR(validate(problem));
   if (options.backend != Backend::kAuto && options.backend != Backend::kCpu &&
@@ -90,7 +81,7 @@ Status make_plan_of(const Problem& problem, const PlanOptions& options, Plan* pl
   impl->options = options;
   const core::BackendEntry* chosen = nullptr;
   if (options.backend != Backend::kAuto) {
-    chosen = find_backend(options.backend);
+    chosen = core::find_backend(options.backend);
     if (chosen == nullptr) {
       return {StatusCode::kUnavailable, std::string("backend is ") + to_string(options.backend) +
                                             "; allowed: a backend that is part of this build (attn list)"};
@@ -138,7 +129,7 @@ Status run(const Plan& plan, const Tensors& tensors, void* workspace, std::size_
     return {StatusCode::kInvalidArgument, "plan is empty; allowed: one that make_plan has filled"};
   }
   const PlanImpl& impl = *plan.impl();
-  const core::BackendEntry* backend = find_backend(impl.backend);
+  const core::BackendEntry* backend = core::find_backend(impl.backend);
   if (backend == nullptr) {
     return {StatusCode::kInternal, "the plan's backend is not part of this build"};
   }

@@ -48,6 +48,8 @@ struct BackendEntry {
 
 // In order of preference for Backend::kAuto.
 [[nodiscard]] const std::vector<BackendEntry>& backends();
+// Null if it is not part of this build.
+[[nodiscard]] const BackendEntry* find_backend(Backend backend);
 
 }  // namespace core
 }  // namespace attn

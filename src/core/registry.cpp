@@ -18,6 +18,15 @@ const std::vector<BackendEntry>& backends() {
   return entries;
 }
 
+const BackendEntry* find_backend(Backend backend) {
+  for (const BackendEntry& entry : backends()) {
+    if (entry.backend == backend) {
+      return &entry;
+    }
+  }
+  return nullptr;
+}
+
 }  // namespace attn::core
 
 namespace attn::inline v1 {

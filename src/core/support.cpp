@@ -16,12 +16,10 @@ std::vector<BackendSupport> support(const Problem& problem, const PlanOptions& o
   std::vector<BackendSupport> result;
   for (const Backend backend : kBackends) {
     BackendSupport entry{backend, false, valid.ok() ? "not part of this build" : valid.message()};
-    for (const core::BackendEntry& candidate : core::backends()) {
-      if (valid.ok() && candidate.backend == backend) {
-        const Status status = candidate.support(problem, options);
-        entry.supported = status.ok();
-        entry.reason = status.message();
-      }
+    if (const core::BackendEntry* built = core::find_backend(backend); built != nullptr && valid.ok()) {
+      const Status status = built->support(problem, options);
+      entry.supported = status.ok();
+      entry.reason = status.message();
     }
     result.push_back(std::move(entry));
   }

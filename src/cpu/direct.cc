@@ -34,13 +34,6 @@ constexpr int kGroup = 4;
 // bandwidth of a core.
 constexpr size_t kAhead = 32;
 
-template <class T>
-HWY_INLINE void PrefetchRow(const void* row, size_t dim) {
-  for (size_t at = 0; at < dim * sizeof(T); at += 64) {
-    __builtin_prefetch(static_cast<const char*>(row) + at);
-  }
-}
-
 // The sum of a vector's 128-bit blocks, to out[0 … 3].
 #if HWY_TARGET != HWY_SCALAR
 template <class D2, class V2>

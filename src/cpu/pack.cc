@@ -68,15 +68,6 @@ HWY_INLINE void TransposePanel(const float* const* rows, size_t dim, float* pane
   }
 }
 
-// Rows of heads that lie side by side in memory are a page and more apart: nothing but asking brings them.
-template <class T>
-HWY_INLINE void AskFor(const void* row, size_t dim) {
-  const char* bytes = static_cast<const char*>(row);
-  for (size_t at = 0; at < dim * sizeof(T); at += 64) {
-    __builtin_prefetch(bytes + at);
-  }
-}
-
 template <class T>
 void PackKOf(const void* const* rows, size_t num_keys, size_t dim, float* stage, float* panels) {
   const D d;
@@ -86,7 +77,7 @@ void PackKOf(const void* const* rows, size_t num_keys, size_t dim, float* stage,
     for (size_t key = 0; key < kPanelKeys; ++key) {
       const T* row = static_cast<const T*>(rows[first + key]);
       if (first + kPanelKeys + key < num_keys) {
-        AskFor<T>(rows[first + kPanelKeys + key], dim);
+        PrefetchRow<T>(rows[first + kPanelKeys + key], dim);
       }
       float* out = stage + key * stage_stride;
       size_t c = 0;
@@ -134,7 +125,7 @@ bool PackVOf(const void* const* rows, size_t begin, size_t end, size_t dim, size
   for (size_t key = begin; key < end; ++key) {
     const T* row = static_cast<const T*>(rows[key]);
     if (key + kAhead < end) {
-      AskFor<T>(rows[key + kAhead], dim);
+      PrefetchRow<T>(rows[key + kAhead], dim);
     }
     for (size_t v = 0; v < vectors; ++v) {
       // Panels are two vectors wide, but for the last where the count is odd.

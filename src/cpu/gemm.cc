@@ -39,6 +39,23 @@ static_assert(kBlockRows <= kMaxBlockRows);
 // Channels of one chain of additions of Q·K; longer rows are summed up from several (see kKeyChain).
 constexpr size_t kChannelChain = 32;
 
+// What is stored stays where it is. Without it GCC carries a block's partial sums from one chain to the next
+// in registers that it does not have: 56 moves to and from the stack a chain, 15 % of the kernel.
+HWY_INLINE void KeepInMemory() {
+#if HWY_COMPILER_GCC || HWY_COMPILER_CLANG
+  asm volatile("" ::: "memory");
+#endif
+}
+
+// Two vectors of a panel, ahead of their use: a tile of keys lies in the second-level cache.
+HWY_INLINE void PrefetchPanel(const float* panel) {
+  constexpr size_t kAhead = 16;  // steps
+  __builtin_prefetch(panel + kAhead * kPanelKeys);
+  if constexpr (kPanelKeys * sizeof(float) > 64) {
+    __builtin_prefetch(panel + kAhead * kPanelKeys + 64 / sizeof(float));
+  }
+}
+
 template <int kRows>
 HWY_NOINLINE void ScoresBlock(const float* HWY_RESTRICT q, size_t dim, const float* HWY_RESTRICT panels,
                               size_t panel_begin, size_t panel_end, float factor, float* HWY_RESTRICT s) {
@@ -50,6 +67,7 @@ HWY_NOINLINE void ScoresBlock(const float* HWY_RESTRICT q, size_t dim, const flo
     const float* HWY_RESTRICT a = q;
     for (size_t begin = 0; begin < dim; begin += kChannelChain) {
       const size_t end = HWY_MIN(begin + kChannelChain, dim);
+      KeepInMemory();
       V c0[kRows];
       V c1[kRows];
 #pragma GCC unroll 16
@@ -58,6 +76,7 @@ HWY_NOINLINE void ScoresBlock(const float* HWY_RESTRICT q, size_t dim, const flo
         c1[r] = hn::Zero(d);
       }
       for (size_t c = begin; c < end; ++c) {
+        PrefetchPanel(k);
         const V k0 = hn::Load(d, k);
         const V k1 = hn::Load(d, k + kLanes);
 #pragma GCC unroll 16
@@ -117,6 +136,7 @@ HWY_NOINLINE void AccumulatePanel(const Accumulation& acc, const float* HWY_REST
     stop = HWY_MIN((begin / kKeyChain + 1) * kKeyChain, end);
     const float* HWY_RESTRICT v = panel + begin * kWidth;
     const float* HWY_RESTRICT p = acc.p + begin;
+    KeepInMemory();
     V c[kRows][kVectors];
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
@@ -131,6 +151,7 @@ HWY_NOINLINE void AccumulatePanel(const Accumulation& acc, const float* HWY_REST
       for (int w = 0; w < kVectors; ++w) {
         b[w] = hn::Load(d, v + w * kLanes);
       }
+      PrefetchPanel(v);
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) {
         const V x = hn::Set(d, p[r * kScoreStride]);
@@ -226,15 +247,17 @@ double FmaRounds(int64_t rounds) {
   constexpr int kChains = 12;
   constexpr int kUnroll = 8;
   V c[kChains];
-  V x = hn::Set(d, 0.999F);
-  V y = hn::Set(d, 1e-3F);
+  // Values that the compiler cannot know, so that it does not fold what it can compute. No memory barrier:
+  // that would write the chains out each round.
+  volatile float unknown = 0.999F;
+  const V x = hn::Set(d, unknown);
+  unknown = 1e-3F;
+  const V y = hn::Set(d, unknown);
   for (int i = 0; i < kChains; ++i) {
-    c[i] = hn::Set(d, 1.0F);
+    unknown = static_cast<float>(i);
+    c[i] = hn::Set(d, unknown);
   }
   for (int64_t round = 0; round < rounds; ++round) {
-#if HWY_COMPILER_GCC || HWY_COMPILER_CLANG
-    asm volatile("" ::: "memory");  // rounds are not folded into each other
-#endif
 #pragma GCC unroll 8
     for (int u = 0; u < kUnroll; ++u) {
 #pragma GCC unroll 12

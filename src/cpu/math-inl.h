@@ -32,7 +32,27 @@ HWY_INLINE V Exp2m1Quotient(D d, V f) {
 constexpr float kRoundBiased = 12583039.0F;
 
 // 2^x for x < 128, within 2 ulp; exact at whole numbers. Below −126 the result is 0, so −inf gives 0; NaN
-// gives NaN. The last step is a product and not an addition to the exponent so that NaN stays NaN.
+// gives NaN.
+#if HWY_TARGET == HWY_AVX3
+// Fraction and power by one instruction each, 11 for the two arithmetic ports instead of 14 (4.9 against 7.5
+// cycles a vector on Sapphire Rapids). (2^f − 1) / f on [0, 1], Remez fit as above: 0.03 · 2⁻²⁴ before
+// rounding. Lanes below −126 are masked off: a subnormal result costs the processor some 200 cycles.
+template <class D, class V = hn::VFromD<D>>
+HWY_INLINE V Exp2(D d, V x) {
+  constexpr int kDownTo0Bits = 1;  // of VREDUCEPS: x − ⌊x⌋
+  const V f{_mm512_reduce_ps(x.raw, kDownTo0Bits)};
+  V q = hn::Set(d, 2.16129149e-4F);
+  q = hn::MulAdd(q, f, hn::Set(d, 1.2467847e-3F));
+  q = hn::MulAdd(q, f, hn::Set(d, 9.67545155e-3F));
+  q = hn::MulAdd(q, f, hn::Set(d, 5.54852821e-2F));
+  q = hn::MulAdd(q, f, hn::Set(d, 2.40229309e-1F));
+  q = hn::MulAdd(q, f, hn::Set(d, 6.93147063e-1F));
+  const V fraction = hn::MulAdd(q, f, hn::Set(d, 1.0F));
+  const __mmask16 keep = _mm512_cmp_ps_mask(x.raw, hn::Set(d, -126.0F).raw, _CMP_NLT_UQ);  // NaN too
+  return V{_mm512_maskz_scalef_ps(keep, fraction.raw, x.raw)};
+}
+#else
+// The last step is a product and not an addition to the exponent so that NaN stays NaN.
 template <class D, class V = hn::VFromD<D>>
 HWY_INLINE V Exp2(D d, V x) {
   const hn::RebindToUnsigned<D> du;
@@ -43,6 +63,7 @@ HWY_INLINE V Exp2(D d, V x) {
   const V fraction = hn::MulAdd(Exp2m1Quotient(d, f), f, hn::Set(d, 1.0F));
   return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -126.0F)), hn::Mul(fraction, power));
 }
+#endif
 
 // tanh within 5 ulp at any magnitude, by e^(2|y|) − 1 =: m, tanh = m / (m + 2), where m keeps its relative
 // accuracy near 0. From |y| = 10 on exactly ±1. NaN gives NaN.

@@ -26,6 +26,8 @@ def load(path):
     except (OSError, ValueError) as error:
         raise NotResults(f"{path}: {error}") from error
     rows = document.get("rows") if isinstance(document, dict) else None
+    if rows is None and isinstance(document, dict) and isinstance(document.get("parts"), dict):
+        rows = [row for part in document["parts"].values() if isinstance(part, dict) for row in part.get("rows", [])]
     if not isinstance(rows, list):
         raise NotResults(f"{path}: no array 'rows'; is it a results document?")
     found = {}
@@ -34,7 +36,9 @@ def load(path):
             raise NotResults(f"{path}: row {index} has no 'problem'")
         median = row.get("median_us")
         if isinstance(median, (int, float)) and not isinstance(median, bool) and median > 0:
-            found.setdefault(row["problem"], {}).setdefault(row.get("impl") or "", row)
+            data = row.get("data", "plain")  # of hard data: the same problem, another row
+            problem = row["problem"] + ("" if data == "plain" else f" data={data}")
+            found.setdefault(problem, {}).setdefault(row.get("impl") or "", row)
     return document, found
 
 

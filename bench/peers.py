@@ -16,6 +16,7 @@ further shapes (14), 8 s of sustained load (6): 290 s. --flex and --fa4 add up t
 Tested in tests/cli/peers_test.py.
 """
 import argparse
+import json
 import re
 import sys
 import time
@@ -50,6 +51,8 @@ def parse(argv):
     parser.add_argument("--output", type=Path, metavar="FOLDER", help="default bench/results/MACHINE")
     parser.add_argument("--machine", default="h200")
     parser.add_argument("--commit", default="", help="what is measured, where git cannot say it")
+    parser.add_argument("--adopt", type=Path, nargs="+", metavar="FILE", help="measure nothing: put the parts of these files "
+                        "(another machine's runs) into --output's")
     parser.add_argument("--no-ceilings", action="store_true")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: to try the program")
     parser.add_argument("--shrink", type=int, default=1, help="smaller cells, to try the program")
@@ -66,8 +69,18 @@ def parse(argv):
     return options, cells
 
 
+def adopt(files, folder):
+    for file in files:
+        document = json.loads(file.read_text(encoding="utf-8"))
+        report.write(folder / f"{document['what']}.json", document["what"], document["parts"])
+        print(f"{folder / document['what']}.json: {', '.join(document['parts'])}")
+    return 0
+
+
 def main(argv):
     options, cells = parse(argv)
+    if options.adopt:
+        return adopt(options.adopt, options.output or ROOT / "bench/results" / options.machine)
     libraries = [["libattn", options.libattn, None]]
     if options.against:
         libraries.append(["before", options.against, None])

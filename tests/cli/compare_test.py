@@ -42,6 +42,16 @@ class Compare(CliTest):
         self.write("d.json", document([("q", "z", 50)]).encode())
         self.assertIn("x → z", self.compare("c.json", "d.json").stdout)
 
+    def test_parts_and_data(self):
+        """Files in parts; hard data of a problem is another row than its plain data."""
+        rows = [{"problem": "p", "impl": "x", "median_us": 10, "data": "plain"},
+                {"problem": "p", "impl": "x", "median_us": 40, "data": "ramp"}]
+        self.write("a.json", json.dumps({"schema": 1, "parts": {"bf16": {"rows": rows[:1]}, "more": {"rows": rows[1:]}}}).encode())
+        self.write("b.json", json.dumps({"schema": 1, "rows": [{**row, "median_us": 10} for row in rows]}).encode())
+        text = self.compare("a.json", "b.json").stdout
+        self.assertEqual([(line.split()[0:2], line.split()[-1]) for line in text.splitlines()[1:3]],
+                         [(["p", "x"], "1.000"), (["p", "data=ramp"], "4.000")])
+
     def test_bad(self):
         self.write("a.json", document([("p", "x", 1)]).encode())
         self.write("none.json", document([("q", "x", 1)]).encode())

@@ -95,6 +95,15 @@ class Report(CliTest):
         self.assertEqual([p.name for p in self.dir.iterdir()], ["x.json"])
 
 
+    def test_adopt(self):
+        path = self.dir / "run/forward-peers.json"
+        report.write(path, "forward-peers", {"fp16": {"rows": [2]}})
+        report.write(self.dir / "forward-peers.json", "forward-peers", {"bf16": {"rows": [1]}})
+        subprocess.run([sys.executable, "-B", str(cli.ROOT / "bench/peers.py"), "--adopt", str(path), "--output", str(self.dir)],
+                       check=True, capture_output=True)
+        self.assertEqual(set(json.loads((self.dir / "forward-peers.json").read_text())["parts"]), {"bf16", "fp16"})
+
+
 class Supervise(CliTest):
     def run_with(self, bad, seconds=30):
         few = [cells.square("grid", 512, d, False, "bf16") for d in (64, 128, 256)]
@@ -144,8 +153,8 @@ class Supervise(CliTest):
 class WholeProgram(CliTest):
     def test_on_the_cpu(self):
         """Every kind of cell, through the Python package around this build's library, beside PyTorch's own."""
-        if importlib.util.find_spec("torch") is None:
-            self.skipTest("PyTorch is not installed")
+        if importlib.util.find_spec("torch") is None or cli.SMALL:
+            self.skipTest("PyTorch is not installed, or the library is a sanitizer's")
         library = Path(cli.ATTN).resolve().parents[2] / "python"
         done = subprocess.run(
             [sys.executable, "-B", str(cli.ROOT / "bench/peers.py"), "--device", "cpu", "--shrink", "64", "--rounds", "2",

@@ -231,14 +231,16 @@ void AccumulateFor(const Accumulation& acc, const float* panels, size_t panel_st
   AccumulateBlock<kRows>(acc, panels, panel_stride, dim);
 }
 
-void Scores(const float* q, int rows, int dim, const float* panels, int panel_begin, int panel_end,
+void Scores(const void* q, int rows, int dim, const void* panels, int panel_begin, int panel_end,
             float factor, float* s) {
-  ScoresFor<kBlockRows>(rows, q, static_cast<size_t>(dim), panels, static_cast<size_t>(panel_begin),
+  ScoresFor<kBlockRows>(rows, static_cast<const float*>(q), static_cast<size_t>(dim),
+                        static_cast<const float*>(panels), static_cast<size_t>(panel_begin),
                         static_cast<size_t>(panel_end), factor, s);
 }
 
-void Accumulate(const Accumulation& acc, const float* panels, int panel_stride, int dim) {
-  AccumulateFor<kBlockRows>(acc, panels, static_cast<size_t>(panel_stride), static_cast<size_t>(dim));
+void Accumulate(const Accumulation& acc, const void* panels, int panel_stride, int dim) {
+  AccumulateFor<kBlockRows>(acc, static_cast<const float*>(panels), static_cast<size_t>(panel_stride),
+                            static_cast<size_t>(dim));
 }
 
 // 12 chains hide 4 to 6 cycles of latency at two FMAs a cycle and fit 16 registers with their operands.

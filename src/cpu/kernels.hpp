@@ -14,7 +14,7 @@ namespace attn::cpu {
 inline constexpr int kMaxTileKeys = 256;
 inline constexpr int kScoreStride = kMaxTileKeys + 16;
 // Largest number of rows of any level's register tile, and of rows that the direct path takes at once.
-inline constexpr int kMaxBlockRows = 16;
+inline constexpr int kMaxBlockRows = 32;
 inline constexpr int kMaxDirectRows = 4;
 // Sums over keys are kept in chains of this many additions, which are then added up, so that the rounding of
 // a long sum of like terms stays below 2⁻²⁰ relative (a chain of n like terms drifts by up to n/3 · 2⁻²⁴).
@@ -32,6 +32,7 @@ struct SoftmaxBlock {
   float* row_sum = nullptr;
   float* row_sum_low = nullptr;
   float* rescale = nullptr;
+  float factor = 1;  // > 0; of the scores, where KernelTable::bf16_tiles: else they come multiplied
 };
 
 // What turns scale · q·k into log2-domain logits where it is more than a factor.
@@ -44,7 +45,7 @@ struct LogitTransform {
 
 // Accumulation O += P·V over keys [begin, end) of a tile, after O was multiplied by rescale.
 struct Accumulation {
-  const float* p = nullptr;  // rows × kScoreStride
+  const float* p = nullptr;  // rows × kScoreStride; with bf16_tiles, bf16 at the beginning of each row
   int rows = 0;
   int begin = 0;
   int end = 0;
@@ -54,28 +55,41 @@ struct Accumulation {
   int o_stride = 0;
 };
 
+// Q, K and V tiles are packed in a layout of the level's own: fp32 panels, or with bf16_tiles the layout of
+// the tile registers (amx.cpp). Only the kernels look inside.
 struct KernelTable {
   const char* level = nullptr;
-  int lanes = 0;       // floats of a vector
-  int block_rows = 0;  // rows of the register tile
-  int panel_keys = 0;  // keys of a packed K panel: two vectors
+  const KernelTable* for_bf16 = nullptr;  // the table for bf16 problems where that is another
+  int lanes = 0;                          // floats of a vector
+  int block_rows = 0;     // rows of the register tile, or that go through the kernels together
+  int block_granule = 2;  // blocks are padded to a multiple of so many rows
+  int panel_keys = 0;     // keys of a packed K panel: two vectors
+  bool bf16_tiles = false;
 
+  // Around the packed kernels' use on a thread; null: nothing to do.
+  void (*enter)() = nullptr;
+  void (*leave)() = nullptr;
+
+  // Q rows (dim elements of bf16), padded with zero rows; only with bf16_tiles: else Q is [channel][row] in
+  // fp32. Returns whether no element was subnormal.
+  bool (*pack_q)(const void* const* rows, int count, int padded, int dim, void* packed) = nullptr;
   // K rows (each `dim` elements of dtype) into panels of panel_keys keys, [panel][channel][key], fp32.
-  // num_keys is a multiple of panel_keys; stage holds panel_keys × (dim rounded up to lanes) floats.
-  void (*pack_k)(const void* const* rows, int num_keys, int dim, DType dtype, float* stage, float* panels);
+  // num_keys is a multiple of panel_keys; stage holds panel_keys × (dim rounded up to lanes) floats. Returns
+  // false where an element is not what the products take it for: with bf16_tiles, a subnormal one.
+  bool (*pack_k)(const void* const* rows, int num_keys, int dim, DType dtype, float* stage, void* panels);
   // V rows [begin, end) into column panels of two vectors (the last may be one), [panel][key][column], fp32,
-  // zero padded. A panel holds panel_stride keys. Returns whether every element was finite.
+  // zero padded. A panel holds panel_stride keys. Returns whether every element was finite and, with
+  // bf16_tiles, zero or at least 2⁻¹⁰⁰.
   bool (*pack_v)(const void* const* rows, int begin, int end, int dim, DType dtype, int panel_stride,
-                 float* panels);
+                 void* panels);
 
-  // s[r][key] = factor · Σ_c q[c][r] · k[c][key] over whole panels [panel_begin, panel_end). q:
-  // [channel][row].
-  void (*scores)(const float* q, int rows, int dim, const float* panels, int panel_begin, int panel_end,
+  // s[r][key] = factor · Σ_c q[c][r] · k[c][key] over whole panels [panel_begin, panel_end).
+  void (*scores)(const void* q, int rows, int dim, const void* panels, int panel_begin, int panel_end,
                  float factor, float* s);
   void (*transform)(float* s, int rows, int begin, int end, const LogitTransform& transform);
   void (*softmax)(const SoftmaxBlock& block);
   // panels as pack_v left them.
-  void (*accumulate)(const Accumulation& a, const float* panels, int panel_stride, int dim);
+  void (*accumulate)(const Accumulation& a, const void* panels, int panel_stride, int dim);
 
   // The direct path, for up to kMaxDirectRows query rows: K and V rows are read in place.
   // q: rows × q_stride floats, zero padded to lanes.

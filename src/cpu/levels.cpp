@@ -5,6 +5,7 @@
 #include <cctype>
 
 #include "core/env.hpp"
+#include "cpu/amx.hpp"
 #include "cpu/cpu_backend.hpp"
 #include "cpu/hwy_targets.hpp"
 #include "hwy/targets.h"
@@ -16,11 +17,15 @@ struct Level {
   std::int64_t target;
   const char* name;
 };
+  bool amx = false;
 
-// Best first. The names are Highway's, in lower case.
+// Best first. The names are Highway's, in lower case; amx is avx3 with tile registers for bf16.
 constexpr Level kLevels[] = {
 #if HWY_TARGETS & HWY_AVX3
     {HWY_AVX3, "avx3"},
+#if ATTN_HAVE_AMX
+    {HWY_AVX3, "amx", true},
+#endif
 #endif
 #if HWY_TARGETS & HWY_AVX2
     {HWY_AVX2, "avx2"},
@@ -41,17 +46,22 @@ constexpr Level kLevels[] = {
 constexpr std::size_t kNumLevels = std::size(kLevels);
 
 bool runnable(const Level& level) {
-  return (hwy::SupportedTargets() & level.target) != 0;
+  return (hwy::SupportedTargets() & level.target) != 0 && (!level.amx || amx_usable());
 }
 
-const std::array<KernelTable, kNumLevels>& tables() {
-  static const std::array<KernelTable, kNumLevels> all = [] {
-    std::array<KernelTable, kNumLevels> filled;
+struct Tables {
+  KernelTable of_level;
+  KernelTable of_bf16;  // where for_bf16 points
+};
+
+const std::array<Tables, kNumLevels>& tables() {
+  static std::array<Tables, kNumLevels> filled;
+  static const bool done = [] {
     for (std::size_t i = 0; i < kNumLevels; ++i) {
       if (!runnable(kLevels[i])) {
         continue;  // even filling its table is compiled for the level
       }
-      KernelTable& table = filled[i];
+      KernelTable& table = filled[i].of_level;
       table.level = kLevels[i].name;
       fill_convert_kernels(kLevels[i].target, &table);
       fill_pack_kernels(kLevels[i].target, &table);
@@ -59,9 +69,15 @@ const std::array<KernelTable, kNumLevels>& tables() {
       fill_softmax_kernels(kLevels[i].target, &table);
       fill_direct_kernels(kLevels[i].target, &table);
     }
-    return filled;
+      if (kLevels[i].amx) {
+        filled[i].of_bf16 = table;
+        fill_amx_kernels(&filled[i].of_bf16);
+        table.for_bf16 = &filled[i].of_bf16;
+      }
+    return true;
   }();
-  return all;
+  (void)done;
+  return filled;
 }
 
 std::string names(bool only_runnable) {
@@ -79,7 +95,7 @@ std::string names(bool only_runnable) {
 const KernelTable* kernels_of(const std::string& level) {
   for (std::size_t i = 0; i < kNumLevels; ++i) {
     if (level == kLevels[i].name && runnable(kLevels[i])) {
-      return &tables()[i];
+      return &tables()[i].of_level;
     }
   }
   return nullptr;
@@ -95,7 +111,7 @@ Status choose_level(const std::string& requested, LevelChoice* choice) {
   if (name.empty()) {
     for (std::size_t i = 0; i < kNumLevels; ++i) {
       if (runnable(kLevels[i])) {
-        *choice = {&tables()[i], "best of this CPU"};
+        *choice = {&tables()[i].of_level, "best of this CPU"};
         return {};
       }
     }

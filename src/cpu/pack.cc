@@ -93,7 +93,8 @@ void PackKOf(const void* const* rows, size_t num_keys, size_t dim, float* stage,
   }
 }
 
-void PackK(const void* const* rows, int num_keys, int dim, DType dtype, float* stage, float* panels) {
+bool PackK(const void* const* rows, int num_keys, int dim, DType dtype, float* stage, void* packed) {
+  float* panels = static_cast<float*>(packed);
   const size_t keys = static_cast<size_t>(num_keys);
   const size_t channels = static_cast<size_t>(dim);
   switch (dtype) {
@@ -109,6 +110,7 @@ void PackK(const void* const* rows, int num_keys, int dim, DType dtype, float* s
       PackKOf<Bf16>(rows, keys, channels, stage, panels);
       break;
   }
+  return true;
 }
 
 constexpr size_t kAhead = 16;  // rows; about what fits between asking and reading
@@ -141,7 +143,8 @@ bool PackVOf(const void* const* rows, size_t begin, size_t end, size_t dim, size
 }
 
 bool PackV(const void* const* rows, int begin, int end, int dim, DType dtype, int panel_stride,
-           float* panels) {
+           void* packed) {
+  float* panels = static_cast<float*>(packed);
   const size_t from = static_cast<size_t>(begin);
   const size_t to = static_cast<size_t>(end);
   const size_t channels = static_cast<size_t>(dim);

@@ -4,9 +4,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "core/limits.hpp"
 #include "core/refusal.hpp"
+#include "cpu/amx.hpp"
 #include "cpu/cpu_backend.hpp"
 #include "cpu/tile.hpp"
 
@@ -49,6 +51,28 @@ std::int64_t choose_tile_keys(const Problem& p) {
   return keys;
 }
 
+// bf16 tile products flush subnormal results: with a larger scale than this, what is lost of a logit could
+// count.
+constexpr float kLargestTileScale = 0x1p64F;
+
+void choose_tile_kernels(const Problem& p, CpuPlan* plan) {
+  const KernelTable* own = plan->kernels->for_bf16;
+  const bool fits = p.dtype == DType::kBFloat16 && own != nullptr && std::abs(p.scale()) <= kLargestTileScale;
+  plan->tile_kernels = fits ? own : plan->kernels;
+}
+
+void layout_rows(const Problem& p, CpuPlan* plan) {
+  if (plan->tile_kernels->bf16_tiles) {
+    plan->q_row_bytes = static_cast<std::size_t>(round_up(p.head_dim_qk, kAmxStep)) * 2;
+    plan->k_row_bytes = plan->q_row_bytes;
+    plan->v_row_bytes = static_cast<std::size_t>(round_up(p.head_dim_v, kAmxStep)) * 2;
+  } else {
+    plan->q_row_bytes = static_cast<std::size_t>(p.head_dim_qk) * sizeof(float);
+    plan->k_row_bytes = plan->q_row_bytes;
+    plan->v_row_bytes = static_cast<std::size_t>(plan->o_stride) * sizeof(float);
+  }
+}
+
 void choose_splits(const Problem& p, CpuPlan* plan) {
   const std::int64_t rows = plan->group * p.seqlen_q;
   plan->num_splits = 1;
@@ -84,17 +108,22 @@ bool take(std::size_t bytes, std::size_t* total, std::size_t* offset) {
   return true;
 }
 
-ScratchLayout layout_scratch(const Problem& p, const CpuPlan& plan) {
+ScratchLayout layout_scratch(const CpuPlan& plan) {
   ScratchLayout s;
   const auto floats = [&](std::int64_t count, std::size_t* offset) {
     (void)take(static_cast<std::size_t>(count) * sizeof(float), &s.bytes, offset);  // far from overflowing
   };
-  const KernelTable& k = *plan.kernels;
-  const std::int64_t rows = plan.rows_per_task + kMaxBlockRows;  // blocks are padded to even rows
-  floats(rows * plan.q_stride, &s.q);
+  const auto bytes = [&](std::int64_t count, std::size_t size, std::size_t* offset) {
+    (void)take(static_cast<std::size_t>(count) * size, &s.bytes, offset);
+  };
+  const KernelTable& k = *plan.tile_kernels;
+  const std::int64_t rows = plan.rows_per_task + kMaxBlockRows;  // blocks are padded
+  // The direct path keeps its few queries as q_stride floats each.
+  const std::size_t direct_bytes = static_cast<std::size_t>(kDirectRows * plan.q_stride) * sizeof(float);
+  bytes(1, std::max(static_cast<std::size_t>(rows) * plan.q_row_bytes, direct_bytes), &s.q);
   floats(plan.q_stride, &s.q_row);
-  floats(plan.tile_keys * p.head_dim_qk, &s.k);
-  floats(plan.tile_keys * plan.o_stride, &s.v);
+  bytes(plan.tile_keys, plan.k_row_bytes, &s.k);
+  bytes(plan.tile_keys, plan.v_row_bytes, &s.v);
   floats(k.panel_keys * plan.q_stride, &s.stage);
   floats(kMaxBlockRows * kScoreStride, &s.s);
   floats(rows * plan.o_stride, &s.o);
@@ -150,7 +179,10 @@ void write_notes(const Problem& p, const ThreadChoice& threads, const std::strin
                         rows)
           : fmt::format("path: packed tiles; sequences of at most {} rows: direct", kDirectRows));
   plan->notes.push_back(fmt::format("tiles: {} rows a task × {} keys, register tile {} × {} keys",
-                                    plan->rows_per_task, plan->tile_keys, k.block_rows, k.panel_keys));
+                                    plan->rows_per_task, plan->tile_keys, plan->tile_kernels->block_rows,
+                                    plan->tile_kernels->panel_keys));
+  plan->notes.push_back(
+      fmt::format("tile products: {}", plan->tile_kernels->bf16_tiles ? "AMX, bf16 with fp32 sums" : "fp32"));
   const char* rule = "";
   switch (plan->split_rule) {
     case SplitRule::kNone:
@@ -233,10 +265,12 @@ Status plan(const Problem& p, const PlanOptions& options, std::unique_ptr<Backen
   ATTN_RETURN_IF_ERROR(choose_threads(options.threads, &threads));
   const KernelTable& kernels = *level.kernels;
   plan->kernels = &kernels;
+  choose_tile_kernels(p, plan.get());
   plan->group = p.heads_q / p.heads_kv;
   plan->q_stride = round_up(p.head_dim_qk, kernels.lanes);
   plan->o_stride = round_up(p.head_dim_v, kernels.lanes);
   plan->tile_keys = choose_tile_keys(p);
+  layout_rows(p, plan.get());
   choose_splits(p, plan.get());
 
   const std::int64_t rows = std::max<std::int64_t>(plan->group * p.seqlen_q, 1);
@@ -254,13 +288,14 @@ Status plan(const Problem& p, const PlanOptions& options, std::unique_ptr<Backen
   if (plan->threads > 1) {
     task_rows = std::min(task_rows, ceil_div(rows, ceil_div(wanted_tasks, other_tasks)));
   }
-  task_rows = std::max(round_up(task_rows, kernels.block_rows), round_up(kMinTaskRows, kernels.block_rows));
+  const std::int64_t block_rows = plan->tile_kernels->block_rows;
+  task_rows = std::max(round_up(task_rows, block_rows), round_up(kMinTaskRows, block_rows));
   plan->rows_per_task = std::min(task_rows, round_up(rows, 2));
   const double tasks =
       static_cast<double>(ceil_div(rows, plan->rows_per_task)) * static_cast<double>(other_tasks);
   plan->threads = static_cast<int>(std::clamp<double>(plan->threads, 1, std::max(tasks, 1.0)));
 
-  plan->scratch = layout_scratch(p, *plan);
+  plan->scratch = layout_scratch(*plan);
   ATTN_RETURN_IF_ERROR(layout_workspace(p, plan.get()));
   plan->team = std::make_unique<Team>(plan->threads);
   write_notes(p, threads, level.reason, plan.get());

@@ -58,12 +58,16 @@ enum class SplitRule {
 };
 
 struct CpuPlan : BackendPlan {
-  const KernelTable* kernels = nullptr;
+  const KernelTable* kernels = nullptr;       // of the level
+  const KernelTable* tile_kernels = nullptr;  // of packed tiles: the level's, or its own for bf16
   std::int64_t group = 1;
   std::int64_t tile_keys = kMaxTileKeys;
   std::int64_t rows_per_task = 0;
-  std::int64_t q_stride = 0;  // head_dim_qk rounded up to a vector
-  std::int64_t o_stride = 0;  // head_dim_v rounded up to a vector
+  std::int64_t q_stride = 0;    // head_dim_qk rounded up to a vector
+  std::int64_t o_stride = 0;    // head_dim_v rounded up to a vector
+  std::size_t q_row_bytes = 0;  // of a packed query, key and value
+  std::size_t k_row_bytes = 0;
+  std::size_t v_row_bytes = 0;
   SplitRule split_rule = SplitRule::kNone;
   std::int64_t fixed_tiles = 0;  // of a split under kFixedKeys
   int threads = 1;

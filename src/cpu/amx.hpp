@@ -1,0 +1,20 @@
+// The level "amx": avx3, and for bf16 the products of a tile by Intel AMX. Kernels that fill a KernelTable
+// whose packed layouts are the tile registers' own. Tested in tests/unit/cpu_amx_test.cpp and, as a level,
+// wherever the tests iterate the levels.
+#pragma once
+
+#include "cpu/kernels.hpp"
+
+namespace attn::cpu {
+
+// bf16 elements of a tile row, and keys or columns that go through the kernels together.
+inline constexpr int kAmxStep = 32;
+
+// Whether this CPU has AMX-BF16 and AVX512-BF16 and the system lets this process use the tile registers. The
+// first call asks Linux for that (arch_prctl ARCH_REQ_XCOMP_PERM), once for the process and all its threads.
+[[nodiscard]] bool amx_usable() noexcept;
+
+// Puts the bf16 kernels into a table that avx3's were filled into. Only where amx_usable().
+void fill_amx_kernels(KernelTable* table);
+
+}  // namespace attn::cpu

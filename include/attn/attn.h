@@ -149,9 +149,10 @@ typedef struct attn_plan_options_t {
   int32_t reserved;
   const char* cpu_level; /* CPU: a SIMD level such as "avx2"; NULL: ATTN_CPU_LEVEL in the environment, else
                             the best */
+  const char* kernel;    /* a kernel's name, as attn_plan_kernel gives it; NULL: chosen */
 } attn_plan_options_t;
 #define ATTN_PLAN_OPTIONS_INIT \
-  { sizeof(attn_plan_options_t), ATTN_BACKEND_AUTO, 0, 0, 0, NULL }
+  { sizeof(attn_plan_options_t), ATTN_BACKEND_AUTO, 0, 0, 0, NULL, NULL }
 
 /* What one run reads and writes. NULL is "absent"; what the problem does not announce must be absent. Host
  * memory for CPU plans, device memory for CUDA plans (the views themselves are always in host memory). */

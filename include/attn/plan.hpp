@@ -31,6 +31,10 @@ struct PlanOptions {
   // CPU: a SIMD level of cpu_levels(); empty: environment ATTN_CPU_LEVEL, else the best. The braces keep
   // {.backend = …} free of -Wmissing-field-initializers.
   std::string cpu_level{};
+  // A kernel by its name, as Plan::kernel and `attn list` give it; empty: chosen, by a file that `attn tune`
+  // wrote (environment ATTN_TUNE_FILE) or by the backend's own rules. One that does not compute the problem
+  // is refused.
+  std::string kernel{};
 };
 
 // What one run reads and writes, checked before anything is written. Written tensors share no memory with

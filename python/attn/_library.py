@@ -92,6 +92,7 @@ class PlanOptions(ctypes.Structure):
         ("threads", c_int32),
         ("reserved", c_int32),
         ("cpu_level", c_char_p),
+        ("kernel", c_char_p),
     ]
 
 
@@ -197,13 +198,16 @@ def problem_text(problem: Problem) -> str:
     return text_of(attn_problem_to_string, ctypes.addressof(problem))
 
 
-def plan_options(backend: str, device: int, threads: int, cpu_level: Optional[str]) -> PlanOptions:
+def plan_options(
+    backend: str, device: int, threads: int, cpu_level: Optional[str], kernel: Optional[str] = None
+) -> PlanOptions:
     if backend not in BACKENDS:
         from ._errors import InvalidArgumentError
 
         raise InvalidArgumentError(f"backend is {backend!r}; allowed: {', '.join(map(repr, BACKENDS))}")
     level = None if cpu_level is None else cpu_level.encode()
-    return PlanOptions(ctypes.sizeof(PlanOptions), BACKENDS[backend], device, threads, 0, level)
+    name = None if kernel is None else kernel.encode()
+    return PlanOptions(ctypes.sizeof(PlanOptions), BACKENDS[backend], device, threads, 0, level, name)
 
 
 def version() -> str:

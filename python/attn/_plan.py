@@ -49,6 +49,7 @@ class Plan:
         device: CUDA device ordinal.
         threads: CPU only: at most so many threads; 0: as many as CPU affinity and container quota allow.
         cpu_level: CPU only: a SIMD level such as ``"avx2"``; None: the best, or what ATTN_CPU_LEVEL says.
+        kernel: a kernel by its name, as the property ``kernel`` and the command ``attn list`` give it; None: chosen.
         layout: order of the axes of q, k, v, k_new, v_new and the result: ``"bshd"`` or ``"bhsd"``.
 
     Raises:
@@ -64,11 +65,12 @@ class Plan:
         device: int = 0,
         threads: int = 0,
         cpu_level: Optional[str] = None,
+        kernel: Optional[str] = None,
         layout: str = "bshd",
     ) -> None:
         self._handle: Optional[int] = None
         text = problem.replace("bottom_right", "br").replace("top_left", "tl")
-        self._make(_library.parse_problem(text), backend, device, threads, cpu_level, layout)
+        self._make(_library.parse_problem(text), backend, device, threads, cpu_level, layout, kernel)
 
     @classmethod
     def _of(cls, problem: _library.Problem, backend: str, device: int, layout: str) -> "Plan":
@@ -78,10 +80,10 @@ class Plan:
         return plan
 
     def _make(self, problem: _library.Problem, backend: str, device: int, threads: int, cpu_level: Optional[str],
-              layout: str) -> None:  # fmt: skip
+              layout: str, kernel: Optional[str] = None) -> None:  # fmt: skip
         if layout not in ("bshd", "bhsd"):
             raise InvalidArgumentError(f"layout is {layout!r}; allowed: 'bshd', 'bhsd'")
-        options = _library.plan_options(backend, device, threads, cpu_level)
+        options = _library.plan_options(backend, device, threads, cpu_level, kernel)
         handle = c_void_p()
         _library.check(
             _library.attn_plan_create(ctypes.addressof(problem), ctypes.addressof(options), ctypes.byref(handle))

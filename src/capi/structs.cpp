@@ -231,6 +231,13 @@ Status read(const attn_plan_options_t* source, PlanOptions* options) {
     }
     options->cpu_level = c.cpu_level;
   }
+  if (c.kernel != nullptr) {
+    constexpr std::size_t kLongestName = 256;
+    if (strnlen(c.kernel, kLongestName) == kLongestName) {
+      return core::invalid("options.kernel", "longer than 255 characters", "a name that `attn list` prints");
+    }
+    options->kernel = c.kernel;
+  }
   return {};
 }
 

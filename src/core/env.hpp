@@ -8,7 +8,7 @@
 
 namespace attn::core {
 
-enum class Env { kCpuLevel, kNumThreads };
+enum class Env { kCpuLevel, kNumThreads, kTuneFile };
 
 struct EnvVar {
   Env id;

@@ -24,8 +24,10 @@ struct CacheKey {
   int device;
   int threads;
   std::string cpu_level;
+  std::string kernel;
   std::string env_level;
   std::string env_threads;
+  std::string env_tune;
 
   friend bool operator==(const CacheKey&, const CacheKey&) = default;
 };
@@ -165,8 +167,10 @@ Status forward_impl(const TensorView& q, const TensorView& k, const TensorView& 
                      plan_options.device,
                      plan_options.threads,
                      plan_options.cpu_level,
+                     plan_options.kernel,
                      core::read_env(core::Env::kCpuLevel).value_or(""),
-                     core::read_env(core::Env::kNumThreads).value_or("")};
+                     core::read_env(core::Env::kNumThreads).value_or(""),
+                     core::read_env(core::Env::kTuneFile).value_or("")};
   Plan plan;
   ATTN_RETURN_IF_ERROR(PlanCache::find_or_make(key, plan_options, &plan));
 

@@ -7,6 +7,7 @@
 #include "core/limits.hpp"
 #include "core/plan_impl.hpp"
 #include "core/refusal.hpp"
+#include "core/tune_file.hpp"
 
 namespace attn::inline v1 {
 
@@ -86,7 +87,7 @@ Status make_plan_of(const Problem& problem, const PlanOptions& options, Plan* pl
       return {StatusCode::kUnavailable, std::string("backend is ") + to_string(options.backend) +
                                             "; allowed: a backend that is part of this build (attn list)"};
     }
-    if (const Status status = chosen->support(problem, options); !status.ok()) {
+    if (const Status status = core::can(*chosen, problem, options); !status.ok()) {
       return {status.code(), std::string("backend ") + to_string(options.backend) + ": " + status.message()};
     }
     impl->considered = support(problem, options);
@@ -94,7 +95,7 @@ Status make_plan_of(const Problem& problem, const PlanOptions& options, Plan* pl
     Status first_refusal;
     impl->considered = support(problem, options);
     for (const core::BackendEntry& entry : core::backends()) {
-      Status status = entry.support(problem, options);
+      Status status = core::can(entry, problem, options);
       if (status.ok()) {
         chosen = &entry;
         break;
@@ -102,11 +103,24 @@ Status make_plan_of(const Problem& problem, const PlanOptions& options, Plan* pl
       first_refusal = std::move(status);  // the last one in order of preference: the CPU's
     }
     if (chosen == nullptr) {
+      if (!options.kernel.empty()) {  // every backend's sentence says what it has
+        std::string all;
+        for (const BackendSupport& entry : impl->considered) {
+          all += (all.empty() ? "" : "; ") + std::string("not ") + to_string(entry.backend) + ": " +
+                 entry.reason;
+        }
+        return {first_refusal.code(), std::move(all)};
+      }
       return first_refusal;
     }
   }
   impl->backend = chosen->backend;
-  ATTN_RETURN_IF_ERROR(chosen->plan(problem, options, &impl->backend_plan));
+  std::string note;
+  ATTN_RETURN_IF_ERROR(core::tuned_kernel(*chosen, problem, &impl->options, &note));
+  ATTN_RETURN_IF_ERROR(chosen->plan(problem, impl->options, &impl->backend_plan));
+  if (!note.empty()) {
+    impl->backend_plan->notes.push_back(std::move(note));
+  }
   *plan = Plan(std::move(impl));
   return {};
 }

@@ -44,12 +44,21 @@ struct BackendEntry {
   // Scratch of a call, in the order of its stream: may be captured in a graph.
   Status (*allocate)(const PlanImpl&, std::size_t bytes, void* stream, void** memory);
   void (*release)(const PlanImpl&, void* memory, void* stream);
+  // The kernels that compute a problem which `support` takes, the one first that `plan` takes unasked: what
+  // PlanOptions::kernel may name and `attn tune` measures. Null: kernels are not taken by name.
+  std::vector<std::string> (*candidates)(const Problem&, const PlanOptions&);
+  // The device that a plan of these options runs on, as tuned choices are filed. Null with `candidates`.
+  std::string (*device_name)(const PlanOptions&);
+  // Every kernel of this build, for `attn list`; null: none has a name of its own.
+  std::vector<std::string> (*kernels)();
 };
 
 // In order of preference for Backend::kAuto.
 [[nodiscard]] const std::vector<BackendEntry>& backends();
 // Null if it is not part of this build.
 [[nodiscard]] const BackendEntry* find_backend(Backend backend);
+// The backend's `support`, and that PlanOptions::kernel, where it is set, is one of its candidates.
+[[nodiscard]] Status can(const BackendEntry& entry, const Problem& problem, const PlanOptions& options);
 
 }  // namespace core
 }  // namespace attn

@@ -16,6 +16,12 @@ Status run(const PlanImpl& plan, const Tensors& tensors, void* workspace, void* 
 
 [[nodiscard]] std::vector<CpuLevel> levels();
 
+// A kernel of this backend is a SIMD level, "cpu:avx3": those that run here, or the one that cpu_level or
+// ATTN_CPU_LEVEL asks for. Every level computes every problem.
+[[nodiscard]] std::vector<std::string> candidates(const Problem& problem, const PlanOptions& options);
+[[nodiscard]] std::string device_name(const PlanOptions& options);  // the CPU's model
+[[nodiscard]] std::vector<std::string> kernels();
+
 // Floating-point rate of independent fp32 FMAs on the calling thread at a level, in GFLOP/s: what `attn
 // bench` divides by. Runs for about `seconds`.
 [[nodiscard]] double measure_fma_peak_gflops(const std::string& level, double seconds);

@@ -5,6 +5,7 @@
 #include <cctype>
 
 #include "core/env.hpp"
+#include "core/refusal.hpp"
 #include "cpu/amx.hpp"
 #include "cpu/cpu_backend.hpp"
 #include "cpu/hwy_targets.hpp"
@@ -16,16 +17,16 @@ namespace {
 struct Level {
   std::int64_t target;
   const char* name;
-};
   bool amx = false;
+};
 
 // Best first. The names are Highway's, in lower case; amx is avx3 with tile registers for bf16.
 constexpr Level kLevels[] = {
 #if HWY_TARGETS & HWY_AVX3
-    {HWY_AVX3, "avx3"},
 #if ATTN_HAVE_AMX
     {HWY_AVX3, "amx", true},
 #endif
+    {HWY_AVX3, "avx3"},
 #endif
 #if HWY_TARGETS & HWY_AVX2
     {HWY_AVX2, "avx2"},
@@ -68,12 +69,12 @@ const std::array<Tables, kNumLevels>& tables() {
       fill_gemm_kernels(kLevels[i].target, &table);
       fill_softmax_kernels(kLevels[i].target, &table);
       fill_direct_kernels(kLevels[i].target, &table);
-    }
       if (kLevels[i].amx) {
         filled[i].of_bf16 = table;
         fill_amx_kernels(&filled[i].of_bf16);
         table.for_bf16 = &filled[i].of_bf16;
       }
+    }
     return true;
   }();
   (void)done;
@@ -128,6 +129,18 @@ Status choose_level(const std::string& requested, LevelChoice* choice) {
     }
   }
   return {StatusCode::kInvalidArgument, argument + " is " + name + "; allowed: " + names(true)};
+}
+
+Status choose_level(const PlanOptions& options, LevelChoice* choice) {
+  if (options.kernel.rfind(kKernelPrefix, 0) != 0) {
+    return choose_level(options.cpu_level, choice);
+  }
+  const std::string level = options.kernel.substr(kKernelPrefix.size());
+  if (kernels_of(level) == nullptr) {
+    return core::invalid("kernel", options.kernel, "cpu: and one of " + names(true));
+  }
+  *choice = {kernels_of(level), "kernel"};
+  return {};
 }
 
 std::vector<CpuLevel> levels() {

@@ -251,7 +251,7 @@ Status support(const Problem& p, const PlanOptions& options) {
     }
   }
   LevelChoice level;
-  ATTN_RETURN_IF_ERROR(choose_level(options.cpu_level, &level));
+  ATTN_RETURN_IF_ERROR(choose_level(options, &level));
   ThreadChoice threads;
   return choose_threads(options.threads, &threads);
 }
@@ -261,7 +261,7 @@ Status plan(const Problem& p, const PlanOptions& options, std::unique_ptr<Backen
   auto plan = std::make_unique<CpuPlan>();
   LevelChoice level;
   ThreadChoice threads;
-  ATTN_RETURN_IF_ERROR(choose_level(options.cpu_level, &level));
+  ATTN_RETURN_IF_ERROR(choose_level(options, &level));
   ATTN_RETURN_IF_ERROR(choose_threads(options.threads, &threads));
   const KernelTable& kernels = *level.kernels;
   plan->kernels = &kernels;

@@ -136,7 +136,7 @@ static void options_and_views(void) {
   attn_plan_options_t options = ATTN_PLAN_OPTIONS_INIT;
   attn_plan_t* plan = (attn_plan_t*)(void*)&problem;
   attn_tensor_view_t view = ATTN_TENSOR_VIEW_INIT;
-  char name[128];
+  char name[512];
   options.backend = 9;
   CHECK_REFUSED(attn_plan_create(&problem, &options, &plan), ATTN_INVALID_ARGUMENT, "backend is 9");
   CHECK(plan == NULL);
@@ -153,6 +153,12 @@ static void options_and_views(void) {
   name[sizeof name - 1] = '\0';
   options.cpu_level = name;
   CHECK_REFUSED(attn_plan_create(&problem, &options, &plan), ATTN_INVALID_ARGUMENT, "cpu_level");
+  CHECK(plan == NULL);
+  options.cpu_level = NULL;
+  options.kernel = name;
+  CHECK_REFUSED(attn_plan_create(&problem, &options, &plan), ATTN_INVALID_ARGUMENT, "options.kernel");
+  options.kernel = "no such kernel";
+  CHECK_REFUSED(attn_plan_create(&problem, &options, &plan), ATTN_UNSUPPORTED, "kernel is no such kernel");
   CHECK(plan == NULL);
   view.dtype = 12;
   CHECK_REFUSED(attn_forward(&view, &view, &view, &view, NULL), ATTN_INVALID_ARGUMENT, "q.dtype is 12");

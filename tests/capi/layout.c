@@ -62,6 +62,7 @@ int main(void) {
   FIELD(attn_plan_options_t, threads);
   FIELD(attn_plan_options_t, reserved);
   FIELD(attn_plan_options_t, cpu_level);
+  FIELD(attn_plan_options_t, kernel);
   END();
   BEGIN(attn_tensors_t);
   FIELD(attn_tensors_t, struct_size);

@@ -87,6 +87,9 @@ class Plans(unittest.TestCase):
 
     def test_options_reach_the_plan(self):
         self.assertIn("level: scalar", attn.Plan("sq8 d64 fp32", cpu_level="scalar").explain())
+        self.assertEqual(attn.Plan("sq8 d64 fp32", kernel="cpu:scalar").kernel, "cpu:scalar")
+        with self.assertRaisesRegex(attn.UnsupportedError, "kernel is no-such-kernel"):
+            attn.Plan("sq8 d64 fp32", kernel="no-such-kernel")
         with self.assertRaisesRegex(attn.AttnError, "no-such-level"):
             attn.Plan("sq8 d64 fp32", cpu_level="no-such-level")
         with self.assertRaisesRegex(ValueError, "threads is -1"):

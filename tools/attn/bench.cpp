@@ -107,25 +107,8 @@ bool bench_one(const BenchOptions& options, const verify::Case& c, Progress* pro
   return true;
 }
 
-std::vector<verify::Case> cases_of(const BenchOptions& options) {
-  std::vector<verify::Case> cases;
-  for (const std::string& line : join_problems(options.problems)) {
-    check(verify::parse(line, &cases.emplace_back()));
-  }
-  for (const std::string& file : options.files) {
-    check(verify::parse_shapes(read_text_file(file), &cases), file);
-  }
-  for (const verify::Case& c : cases) {
-    check(validate(c.problem), to_string(c));
-  }
-  return cases;
-}
-
 int bench(const BenchOptions& options) {
-  const std::vector<verify::Case> cases = cases_of(options);
-  if (cases.empty()) {
-    fail_usage("a problem is missing, such as \"b1 hq8 sq2048 d128 fp32 causal=br\"; or --file");
-  }
+  const std::vector<verify::Case> cases = cases_of(options.problems, options.files);
   if (!options.output.empty()) {
     check_folder("--output", options.output);
   }

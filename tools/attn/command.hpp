@@ -40,6 +40,7 @@ using Action = std::function<int()>;
 Action add_run(Options& options);
 Action add_verify(Options& options);
 Action add_bench(Options& options);
+Action add_tune(Options& options);
 Action add_explain(Options& options);
 Action add_list(Options& options);
 Action add_selftest(Options& options);

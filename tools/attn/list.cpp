@@ -79,6 +79,22 @@ std::string kernel_of_level(const std::string& level) {
   return make_plan(Problem{}, plan_options, &plan).ok() ? plan.kernel() : "–";
 }
 
+// The kernels of backends that are not named by level.
+Table kernels_table(Json* json) {
+  Table table({{"kernel", Align::kLeft}, {"backend", Align::kLeft}});
+  (*json)["kernels"] = Json::array();
+  for (const core::BackendEntry& entry : core::backends()) {
+    if (entry.backend == Backend::kCpu || entry.kernels == nullptr) {
+      continue;
+    }
+    for (const std::string& name : entry.kernels()) {
+      table.add({name, to_string(entry.backend)});
+      (*json)["kernels"].push_back({{"kernel", name}, {"backend", to_string(entry.backend)}});
+    }
+  }
+  return table;
+}
+
 void list_all(const ListOptions& options) {
   Table backends({{"backend", Align::kLeft}, {"state", Align::kLeft}});
   Json json;
@@ -107,11 +123,16 @@ void list_all(const ListOptions& options) {
                                   {"runnable", level.runnable},
                                   {"kernel", level.runnable ? Json(kernel) : Json()}});
   }
+  const Table kernels = kernels_table(&json);
+  const bool any = !json["kernels"].empty();
   if (options.json) {
     print(json_text(json));
   } else {
     print(options.markdown ? backends.markdown() + "\n" + levels.markdown()
                            : backends.text() + "\n" + levels.text());
+    if (any) {
+      print("\n" + (options.markdown ? kernels.markdown() : kernels.text()));
+    }
   }
 }
 

@@ -42,6 +42,7 @@ constexpr Entry kEntries[] = {
     {"run", "Compute attention on Q, K, V from files", add_run},
     {"verify", "Compare a backend with the float64 reference on seeded inputs", add_verify},
     {"bench", "Measure the speed of problems", add_bench},
+    {"tune", "Measure the kernels that compute a problem, and keep the best", add_tune},
     {"explain", "Say which kernel would run a problem, and why", add_explain},
     {"list", "List backends, SIMD levels, kernels and what they support", add_list},
     {"selftest", "Run a few hundred conformance cases on this machine", add_selftest},

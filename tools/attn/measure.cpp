@@ -14,6 +14,7 @@
 #include "command.hpp"
 #include "core/geometry.hpp"
 #include "cpu/cpu_backend.hpp"
+#include "results.hpp"
 #ifdef ATTN_HAVE_CUDA
 #include "cuda/staging.hpp"
 #endif
@@ -198,6 +199,7 @@ void PlanFlags::add(Options& options) {
   options.integer("--threads", &threads, "At most so many CPU threads (default: affinity and quota)", 1,
                   65536);
   options.text("--level", &level, "NAME", "CPU SIMD level; `attn list` shows them (default: the best)");
+  options.text("--config", &config, "KERNEL", "A kernel by name; `attn list` and `attn tune` show them");
 }
 
 PlanOptions PlanFlags::plan_options() const {
@@ -206,7 +208,26 @@ PlanOptions PlanFlags::plan_options() const {
   options.device = static_cast<int>(device);
   options.threads = static_cast<int>(threads);
   options.cpu_level = level;
+  options.kernel = config;
   return options;
+}
+
+std::vector<verify::Case> cases_of(const std::vector<std::string>& problems,
+                                   const std::vector<std::string>& files) {
+  std::vector<verify::Case> cases;
+  for (const std::string& line : join_problems(problems)) {
+    check(verify::parse(line, &cases.emplace_back()));
+  }
+  for (const std::string& file : files) {
+    check(verify::parse_shapes(read_text_file(file), &cases), file);
+  }
+  for (const verify::Case& c : cases) {
+    check(validate(c.problem), to_string(c));
+  }
+  if (cases.empty()) {
+    fail_usage("a problem is missing, such as \"b1 hq8 sq2048 d128 fp32 causal=br\"; or --file");
+  }
+  return cases;
 }
 
 std::vector<std::string> join_problems(const std::vector<std::string>& words) {

@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "args.hpp"
+#include "verify/case.hpp"
 
 namespace attn::tool {
 
@@ -64,12 +65,13 @@ class Execution {
 // Each level is measured once a process; nothing where the kernel is not the CPU's.
 [[nodiscard]] std::optional<double> peak_gflops(const std::string& kernel, int threads);
 
-// --backend, --device, --threads and --level, as each subcommand that runs something has them.
+// --backend, --device, --threads, --level and --config, as each subcommand that runs something has them.
 struct PlanFlags {
   std::string backend = "auto";
   std::int64_t device = 0;
   std::int64_t threads = 0;
   std::string level;
+  std::string config;
 
   void add(Options& options);
   [[nodiscard]] PlanOptions plan_options() const;
@@ -78,5 +80,8 @@ struct PlanFlags {
 // Positional words as problem lines: an argument with spaces is a line of its own, and neighbours without
 // spaces are the tokens of one, so that both `attn bench "sq8 d64 fp32"` and `attn bench sq8 d64 fp32` work.
 [[nodiscard]] std::vector<std::string> join_problems(const std::vector<std::string>& words);
+// The valid cases of such words and of shape files; at least one. Throws Failure.
+[[nodiscard]] std::vector<verify::Case> cases_of(const std::vector<std::string>& problems,
+                                                 const std::vector<std::string>& files);
 
 }  // namespace attn::tool

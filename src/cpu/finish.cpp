@@ -14,32 +14,38 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-// The denominator of O, in units of 2^max, and the LSE.
+// The denominator of O, in units of 2^max, and the LSE where it is wanted.
 struct Closing {
   double divisor = 1;
   double lse = -kInfinity;
+  bool empty = false;  // O is exactly 0
 };
 
 // sink: the plain logit of the head, −inf where there is none.
-Closing close_row(const RowState& row, double sink, bool lse_with_sink) {
+Closing close_row(const RowState& row, double sink, bool lse_with_sink, bool want_lse) {
   const double max = row.max;
   const double sum = static_cast<double>(row.sum) + row.sum_low;
   // Nothing visible, or nothing but −inf. A NaN logit leaves a NaN sum, whatever the maximum.
   const bool nothing = row.max == -std::numeric_limits<float>::infinity() && sum == 0.0;
   const bool endless = sink == kInfinity;
   if (std::isnan(sink) || (endless && lse_with_sink)) {
-    return {kNan, kNan};
+    return {kNan, kNan, false};
   }
   Closing closing;
   if (nothing) {
     if (sink != -kInfinity) {
       closing.divisor = endless ? kNan : kInfinity;
       closing.lse = lse_with_sink ? sink : -kInfinity;
+    } else {
+      closing.empty = true;
     }
     return closing;
   }
   const double sink_log2 = (sink - row.shift) * std::numbers::log2e;
   closing.divisor = endless ? kNan : sum + std::exp2(sink_log2 - max);
+  if (!want_lse) {
+    return closing;
+  }
   double log2_sum = max + std::log2(sum);
   if (lse_with_sink && sink != -kInfinity) {
     const double top = std::max(max, sink_log2);
@@ -80,11 +86,10 @@ void finish_row(const RunContext& context, const core::Sequence& s, std::int64_t
   const Tensors& t = context.tensors;
   const std::int64_t i = r / context.plan.group;
   const std::int64_t h = kv_head * context.plan.group + r % context.plan.group;
-  const Closing closing = close_row(row, p.sinks ? t.sinks[h] : -kInfinity, p.lse_with_sink);
+  const Closing closing = close_row(row, p.sinks ? t.sinks[h] : -kInfinity, p.lse_with_sink, p.want_lse);
   char* out = static_cast<char*>(t.o.data) +
               core::q_row_offset(t.o, s, i, h) * static_cast<std::int64_t>(size_of(p.dtype));
-  const bool empty = closing.lse == -kInfinity && closing.divisor == 1.0 && row.sum == 0.0F;
-  if (empty) {
+  if (closing.empty) {
     // Zeros in every dtype. Not o, which holds 0 · v of keys whose logits are −inf.
     std::fill_n(out, static_cast<std::size_t>(p.head_dim_v) * size_of(p.dtype), char{0});
   } else {

@@ -36,7 +36,7 @@ def parse(argv):
                         help="folder with the package attn, or a libattn.so.0 (default build/python)")
     parser.add_argument("--against", metavar="PATH", help="another build's, as one more contender: before")
     parser.add_argument("--kernels", default="", metavar="NAMES",
-                        help="kernels by name (attn list), comma-separated, each as one more contender")
+                        help="kernels by name (attn list), comma-separated, each as one more contender: k1, k2, …")
     parser.add_argument("--dtype", choices=("bf16", "fp16"), default="bf16")
     parser.add_argument("--cells", default="all", help="grid, hard, sustained, extra (comma-separated), quick, or all")
     parser.add_argument("--only", default="", metavar="REGEX", help="of these, cells whose name in the table matches")
@@ -77,6 +77,18 @@ def adopt(files, folder):
     return 0
 
 
+def command_of(options):
+    """What measures this again from the repository's root, wherever this run had its files."""
+    words = ["python3 bench/peers.py --libattn build/python", f"--dtype {options.dtype}"]
+    defaults = parse([])[0]
+    for name in ("cells", "only", "kernels", "peers", "rounds", "window", "pause", "sustain", "device", "shrink"):
+        value = getattr(options, name)
+        if value != getattr(defaults, name):
+            words.append(f"--{name} {value:g}" if isinstance(value, float) else f"--{name} '{value}'" if name == "only" else
+                         f"--{name} {value}")
+    return " ".join(words + ["--flex"] * options.flex + ["--fa4"] * options.fa4 + ["--against BEFORE"] * bool(options.against))
+
+
 def main(argv):
     options, cells = parse(argv)
     if options.adopt:
@@ -84,7 +96,8 @@ def main(argv):
     libraries = [["libattn", options.libattn, None]]
     if options.against:
         libraries.append(["before", options.against, None])
-    libraries += [[kernel, options.libattn, kernel] for kernel in filter(None, options.kernels.split(","))]
+    kernels = [name for name in options.kernels.split(",") if name]
+    libraries += [[f"k{i}", options.libattn, name] for i, name in enumerate(kernels, 1)]
     peers = [name for name in options.peers.split(",") if name]
     peers += ["flex"] * options.flex + ["fa4"] * options.fa4
     names = peers + [name for name, _, _ in libraries]
@@ -94,7 +107,7 @@ def main(argv):
     protocol = (f"CUDA graphs, {options.rounds} rounds in turns, windows of {options.window:g} ms after pauses of "
                 f"{options.pause:g} ms, medians; sustained: {options.sustain:g} s of load after as much rest")
     results = report.Results(options.output or ROOT / "bench/results" / options.machine, options.dtype,
-                             "python3 bench/peers.py " + " ".join(argv), protocol, options.machine, options.commit)
+                             command_of(options), protocol, options.machine, options.commit)
     print(f"{len(cells)} cells, {', '.join(names)}; at most {options.budget_seconds:.0f} s", flush=True)
     labels = {cell.key: cell.label for cell in cells}
     begin = time.monotonic()
@@ -106,10 +119,10 @@ def main(argv):
     outcome = supervise.run(config, cells, options.budget_seconds, results.save, say)
     results.save(outcome)
     shown = [{"fa3": "fa3-bf16"}.get(n, n) if options.dtype == "fp16" else n for n in names if n not in outcome.missing]
-    print("\n".join(report.reasons(outcome)))
-    print("\n".join(f"note: {note[:300]}" for note in outcome.notes[:12]))
-    print("\n".join(f"missing: {name}: {why[:200]}" for name, why in outcome.missing.items()))
-    print("\n".join(report.table(outcome, shown)))
+    lines = report.reasons(outcome) + [f"note: {note[:300]}" for note in outcome.notes[:12]]
+    lines += [f"missing: {name}: {why[:200]}" for name, why in outcome.missing.items()]
+    lines += [f"k{i}: {name}" for i, name in enumerate(kernels, 1)] + report.table(outcome, shown)
+    print("\n".join(lines))
     print(f"TFLOP/s, {options.dtype}; ceilings: "
           + (", ".join(f"{k} {v}" for k, v in outcome.ceilings.items()) or "not measured")
           + f"; {time.monotonic() - begin:.0f} s; {results.folder}")

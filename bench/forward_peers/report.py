@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import subprocess
 import time
 from pathlib import Path
@@ -18,7 +19,8 @@ def ours(row):
 
 
 def name_of(row):
-    """The contender of a row: libattn:sm90 is libattn, libattn-before:sm90 before, torch-fa2 fa2."""
+    """The contender of a row, from its implementation: libattn:sm90 is libattn, libattn-before:sm90 before, torch-fa2
+    fa2."""
     name = row["impl"].split(":")[0]
     return {"torch-fa2": "fa2"}.get(name, name.removeprefix("libattn-"))
 
@@ -57,6 +59,15 @@ def _smi():
         return {}
 
 
+def without_paths(value):
+    """The same texts without the folders of the machine that measured."""
+    if isinstance(value, str):
+        return re.sub(r"(?<![\w.:/])/(?:[\w.+-]+/)+", "", value)
+    if isinstance(value, dict):
+        return {key: without_paths(one) for key, one in value.items()}
+    return [without_paths(one) for one in value] if isinstance(value, list) else value
+
+
 class Results:
     """The two files, written again after each cell so that a run that is cut off has left what it found."""
 
@@ -74,8 +85,8 @@ class Results:
                     rows.append({"section": cell.section, "cell": cell.label, "problem": cell.problem, "data": cell.data,
                                  **row})  # fmt: skip
         found = {key: value for key, value in outcome.context.items() if key != "event"}
-        return {"command": self.command, "context": {**self.fixed, **found}, "ceilings": outcome.ceilings,
-                "missing": outcome.missing, "notes": outcome.notes, "rows": rows}  # fmt: skip
+        return without_paths({"command": self.command, "context": {**self.fixed, **found}, "ceilings": outcome.ceilings,
+                              "missing": outcome.missing, "notes": outcome.notes, "rows": rows})  # fmt: skip
 
     def save(self, outcome):
         for what, sections in (("forward-peers", ("grid", "hard", "extra")), ("sustained", ("sustained",))):

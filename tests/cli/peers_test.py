@@ -104,6 +104,42 @@ class Report(CliTest):
         self.assertEqual(set(json.loads((self.dir / "forward-peers.json").read_text())["parts"]), {"bf16", "fp16"})
 
 
+    def test_files_and_documents(self):
+        """What a run writes has no folders of the machine in it, and becomes the tables of the README."""
+        for dtype in ("fp16", "bf16"):
+            every = cells.choose("all", dtype)
+            outcome = supervise.Outcome(every)
+            outcome.missing = {"fa3": "/opt/x/y.so: undefined symbol"}
+            outcome.context = {"gpu": "some GPU", "versions": {"torch": "2.11"}}
+            outcome.ceilings = {"gemm_tflops": 790.0}
+            for cell in every:
+                outcome.rows[cell.key] = self.rows(cudnn=500.0, libattn=600.0)
+            outcome.rows[every[0].key] = [{"impl": "libattn", "refused": "no"}]
+            report.Results(self.dir / "h200", dtype, "python3 bench/peers.py", "turns", "h200", "abc").save(outcome)
+        names = sorted(p.name for p in (self.dir / "h200").iterdir())
+        self.assertEqual(names, ["forward-peers.json", "sustained.json"])
+        part = json.loads((self.dir / "h200/forward-peers.json").read_text())["parts"]["bf16"]
+        self.assertEqual(part["missing"]["fa3"], "y.so: undefined symbol")
+        self.assertEqual(part["context"]["commit"], "abc")
+        script = f"import sys; sys.path.insert(0, {str(cli.ROOT / 'bench')!r}); import tables, pathlib; "
+        absent = subprocess.run([sys.executable, "-B", "-c", script + f"tables.RESULTS = pathlib.Path({str(self.dir / 'no')!r}); "
+                                 "tables.forward(); tables.hard()"], capture_output=True, text=True, check=True).stdout
+        self.assertEqual(absent.count("not measured yet"), 2)
+        text = subprocess.run([sys.executable, "-B", "-c", script + f"tables.RESULTS = pathlib.Path({str(self.dir)!r}); "
+                               "tables.forward(); tables.hard()"], capture_output=True, text=True, check=True).stdout
+        self.assertEqual(text.count("600 (1.20)"), 2 * (35 + 4 * 6 - 1))
+        self.assertIn("35 cells: geometric mean 1.200, worst 1.200", text)
+
+    def test_commands_name_no_folder(self):
+        sys.path.insert(0, str(cli.ROOT / "bench"))
+        import peers
+
+        options, _ = peers.parse(["--libattn", "/a/b.so", "--against", "/c/d.so", "--output", "/e", "--dtype", "fp16", "--cells",
+                                  "grid,hard", "--window", "5"])  # fmt: skip
+        self.assertEqual(peers.command_of(options), "python3 bench/peers.py --libattn build/python --dtype fp16 --cells "
+                         "grid,hard --window 5 --against BEFORE")
+
+
 class Supervise(CliTest):
     def run_with(self, bad, seconds=30):
         few = [cells.square("grid", 512, d, False, "bf16") for d in (64, 128, 256)]

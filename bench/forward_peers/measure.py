@@ -90,12 +90,13 @@ class Runner:
 
 
 def turns(runners, rounds, window_ms, pause_ms, tick=lambda name: None):
-    """{name: milliseconds of each round}. Every window comes after the same pause, and the order moves on by one each
-    round, so that the power limit and the neighbour before treat all alike."""
+    """{name: milliseconds of each round}. Every window comes after the same pause; the order moves on by one each round
+    and turns round each other, so that the power limit and the neighbour before treat all alike."""
     names, samples = list(runners), {name: [] for name in runners}
     for turn in range(rounds):
         shift = turn % max(1, len(names))
-        for name in names[shift:] + names[:shift]:
+        order = names[shift:] + names[:shift]
+        for name in order if turn % 2 == 0 else order[::-1]:
             tick(name)
             time.sleep(pause_ms / 1e3)
             samples[name].append(runners[name].window(window_ms))

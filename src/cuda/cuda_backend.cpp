@@ -26,30 +26,6 @@ Status usable_device(const PlanOptions& options, Device** device) {
   return {};
 }
 
-// What TMA takes: a base and strides that are multiples of 16 bytes, strides from 0 to 2^40 - 1 bytes (CUDA
-// driver API, cuTensorMapEncodeTiled). Axes of size 1 have no stride.
-Status check_alignment(const char* name, const TensorView& view) {
-  constexpr std::int64_t kAlign = 16;
-  constexpr std::int64_t kMaxStrideBytes = (std::int64_t{1} << 40) - 1;
-  const auto element = static_cast<std::int64_t>(size_of(view.dtype));
-  if (std::bit_cast<std::uintptr_t>(view.data) % kAlign != 0) {
-    return {StatusCode::kUnsupported, std::string(name) +
-                                          " is at an address that is no multiple of 16 bytes; " +
-                                          "the sm90 kernels need that"};
-  }
-  static constexpr const char* kAxes[] = {"batch", "seqlen", "heads"};
-  for (std::size_t axis = 0; axis < 3; ++axis) {
-    const std::int64_t stride = view.strides[axis];
-    if (view.shape[axis] > 1 &&
-        (stride < 0 || stride > kMaxStrideBytes / element || stride * element % kAlign != 0)) {
-      return {StatusCode::kUnsupported,
-              std::string(name) + "'s " + kAxes[axis] + " stride is " + std::to_string(stride) +
-                  " elements; the sm90 kernels take multiples of 16 bytes from 0 to 2^40"};
-    }
-  }
-  return {};
-}
-
 // What the driver knows of an address.
 struct Memory {
   unsigned type = 0;  // CUmemorytype, 0: unknown
@@ -115,6 +91,10 @@ Status plan(const Problem& problem, const PlanOptions& options, std::unique_ptr<
   made->kernel.replace(made->kernel.find('_'), 1, ":");
   made->notes.push_back("device: " + std::to_string(options.device) + ", " + made->device->name());
   made->notes.push_back(tile_note(entry));
+  made->notes.push_back(
+      "loads: TMA; a tensor whose address or strides are no multiples of 16 bytes (or negative) is copied "
+      "element "
+      "by element, which is slower");
   made->notes.push_back("tiles: " + std::to_string(made->order.num_tiles) + " on " +
                         std::to_string(made->device->num_sms()) + " SMs, " +
                         (made->order.dynamic ? "claimed longest first in sections of " +
@@ -151,11 +131,16 @@ Status run(const PlanImpl& impl, const Tensors& tensors, void* workspace, void* 
   for (const auto& v : views) {
     if (v.used) {
       ATTN_RETURN_IF_ERROR(check_pointer(device, v.name, v.view->data));
-      ATTN_RETURN_IF_ERROR(check_alignment(v.name, *v.view));
     }
   }
   if (with_lse) {
     ATTN_RETURN_IF_ERROR(check_pointer(device, "lse", tensors.lse.data));
+  }
+  if (impl.problem.sinks) {
+    ATTN_RETURN_IF_ERROR(check_pointer(device, "sinks", tensors.sinks));
+  }
+  if (impl.problem.alibi) {
+    ATTN_RETURN_IF_ERROR(check_pointer(device, "alibi_slopes", tensors.alibi_slopes));
   }
   if (plan.order.dynamic) {
     ATTN_RETURN_IF_ERROR(check_pointer(device, "workspace", workspace));
@@ -164,6 +149,13 @@ Status run(const PlanImpl& impl, const Tensors& tensors, void* workspace, void* 
   if (with_lse) {  // LSE's axes are (batch, heads_q, seqlen_q, 1)
     dense_tensors.lse = static_cast<float*>(tensors.lse.data);
     dense_tensors.lse_strides = {tensors.lse.strides[0], tensors.lse.strides[2], tensors.lse.strides[1]};
+  }
+  if (impl.problem.sinks) {
+    dense_tensors.sinks = tensors.sinks;
+  }
+  if (impl.problem.alibi) {
+    dense_tensors.alibi_slopes = tensors.alibi_slopes;
+    dense_tensors.alibi_batch_stride = tensors.alibi_batch_stride;
   }
   ForwardParams params;
   ATTN_RETURN_IF_ERROR(make_params(device, *plan.selection.entry, shape, dense_tensors, plan.order, &params));

@@ -15,29 +15,53 @@ constexpr std::int64_t kElementBytes = 2;
 // and more was slower (an H200's 50 MB; docs/kernels/sm90_forward.md).
 constexpr std::int64_t kSectionShareOfL2 = 2;
 
+// One of the four tensors as a kernel sees it.
+struct Operand {
+  const char* name;
+  const DenseTensor& tensor;
+  std::int64_t columns;
+  std::int64_t rows;
+  std::int64_t heads;
+  int box_rows;
+  TensorMap* map;
+  std::int32_t plain_bit;
+};
+
+// What TMA takes: a base and strides that are multiples of 16 bytes, strides from 0 to 2^40 - 1 bytes (CUDA
+// driver API, cuTensorMapEncodeTiled). Axes of size 1 have no stride.
+bool is_for_tma(const Operand& x, std::int64_t batch) {
+  constexpr std::int64_t kAlign = 16;
+  constexpr std::int64_t kMaxStride = ((std::int64_t{1} << 40) - 1) / kElementBytes;
+  const auto fits = [](std::int64_t stride, std::int64_t size) {
+    return size <= 1 || (stride >= 0 && stride <= kMaxStride && stride * kElementBytes % kAlign == 0);
+  };
+  const RowStrides& strides = x.tensor.strides;
+  return std::bit_cast<std::uintptr_t>(x.tensor.data) % kAlign == 0 && fits(strides.seqlen, x.rows) &&
+         fits(strides.heads, x.heads) && fits(strides.batch, batch);
+}
+
 // dims: (head_dim, seqlen, heads, batch). Strides of axes of size 1 are never used, and may be anything in
 // the problem; the driver wants multiples of 16 bytes all the same.
-Status make_map(const Device& device, const sm90::KernelKey& key, const char* name, const DenseTensor& tensor,
-                std::int64_t rows, std::int64_t heads, std::int64_t batch, int box_rows, TensorMap* map) {
-  const cuuint64_t dims[4] = {static_cast<cuuint64_t>(key.head_dim), static_cast<cuuint64_t>(rows),
-                              static_cast<cuuint64_t>(heads), static_cast<cuuint64_t>(batch)};
+Status make_map(const Device& device, const sm90::KernelKey& key, const Operand& x, std::int64_t batch) {
+  const cuuint64_t dims[4] = {static_cast<cuuint64_t>(x.columns), static_cast<cuuint64_t>(x.rows),
+                              static_cast<cuuint64_t>(x.heads), static_cast<cuuint64_t>(batch)};
   const auto stride_bytes = [&](std::int64_t elements, std::int64_t size) {
-    return static_cast<cuuint64_t>(size == 1 ? key.head_dim * kElementBytes : elements * kElementBytes);
+    return static_cast<cuuint64_t>((size == 1 ? x.columns : elements) * kElementBytes);
   };
-  const cuuint64_t strides[3] = {stride_bytes(tensor.strides.seqlen, rows),
-                                 stride_bytes(tensor.strides.heads, heads),
-                                 stride_bytes(tensor.strides.batch, batch)};
-  const cuuint32_t box[4] = {64, static_cast<cuuint32_t>(box_rows), 1, 1};
+  const cuuint64_t strides[3] = {stride_bytes(x.tensor.strides.seqlen, x.rows),
+                                 stride_bytes(x.tensor.strides.heads, x.heads),
+                                 stride_bytes(x.tensor.strides.batch, batch)};
+  const cuuint32_t box[4] = {sm90::kBoxColumns, static_cast<cuuint32_t>(x.box_rows), 1, 1};
   const cuuint32_t element_strides[4] = {1, 1, 1, 1};
   const CUresult result = device.driver().tensor_map_encode_tiled(
-      reinterpret_cast<CUtensorMap*>(map),
+      reinterpret_cast<CUtensorMap*>(x.map),
       key.element == sm90::Element::kBFloat16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
                                               : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
-      4, const_cast<void*>(tensor.data), dims, strides, box, element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE,
+      4, const_cast<void*>(x.tensor.data), dims, strides, box, element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE,
       CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) {
     return Status(StatusCode::kUnsupported,
-                  std::string("no tensor map for ") + name + ": " + error_name(device.driver(), result));
+                  std::string("no tensor map for ") + x.name + ": " + error_name(device.driver(), result));
   }
   return {};
 }
@@ -50,13 +74,16 @@ TileOrder order_tiles(const KernelEntry& entry, const DenseShape& shape, std::in
   order.num_m_tiles = (shape.seqlen_q + tile_m - 1) / tile_m;
   const std::int64_t heads = shape.batch * shape.heads_q;
   order.num_tiles = order.num_m_tiles * heads;
-  if (entry.key.mask == sm90::Mask::kCausal) {
+  // Whether some bound cuts some row: tiles then differ in length.
+  const bool bounded = shape.band_upper < shape.seqlen_kv || shape.band_lower > -shape.seqlen_q;
+  if (entry.key.mask == sm90::Mask::kBand && bounded) {
     // A group of query heads shares its K and V.
     const std::int64_t group = shape.heads_q / shape.heads_kv;
     const std::int64_t bytes =
-        std::max<std::int64_t>(1, 2 * shape.seqlen_kv * entry.key.head_dim * kElementBytes);
+        std::max<std::int64_t>(1, shape.seqlen_kv * (shape.head_dim_qk + shape.head_dim_v) * kElementBytes);
     const std::int64_t kv_heads = std::max<std::int64_t>(1, l2_bytes / kSectionShareOfL2 / bytes);
     order.heads_per_section = std::min(heads, kv_heads > heads ? heads : kv_heads * group);
+    order.longest_first = true;
     order.dynamic = true;
   }
   return order;
@@ -73,50 +100,55 @@ Status make_params(const Device& device, const KernelEntry& entry, const DenseSh
   const DenseTensor v = no_keys ? tensors.q : tensors.v;
   const std::int64_t rows_kv = no_keys ? shape.seqlen_q : shape.seqlen_kv;
   const std::int64_t heads_kv = no_keys ? shape.heads_q : shape.heads_kv;
-  struct {
-    const char* name;
-    const DenseTensor& tensor;
-    std::int64_t rows;
-    std::int64_t heads;
-    int box_rows;
-    TensorMap* map;
-  } const maps[] = {
-      {"q", tensors.q, shape.seqlen_q, shape.heads_q, tile_m, &params->q},
-      {"k", k, rows_kv, heads_kv, entry.config.tile_n, &params->k},
-      {"v", v, rows_kv, heads_kv, entry.config.tile_n, &params->v},
-      {"o", tensors.o, shape.seqlen_q, shape.heads_q, tile_m, &params->o},
+  const std::int64_t columns_v = no_keys ? shape.head_dim_qk : shape.head_dim_v;
+  const int tile_n = entry.config.tile_n;
+  const Operand operands[] = {
+      {"q", tensors.q, shape.head_dim_qk, shape.seqlen_q, shape.heads_q, tile_m, &params->q, kPlainQ},
+      {"k", k, shape.head_dim_qk, rows_kv, heads_kv, tile_n, &params->k, kPlainK},
+      {"v", v, columns_v, rows_kv, heads_kv, tile_n, &params->v, kPlainV},
+      {"o", tensors.o, shape.head_dim_v, shape.seqlen_q, shape.heads_q, tile_m, &params->o, kPlainO},
   };
-  for (const auto& m : maps) {
-    if (Status status =
-            make_map(device, key, m.name, m.tensor, m.rows, m.heads, shape.batch, m.box_rows, m.map);
-        !status.ok()) {
+  for (const Operand& x : operands) {
+    if (!is_for_tma(x, shape.batch)) {
+      params->plain |= x.plain_bit;
+    } else if (Status status = make_map(device, key, x, shape.batch); !status.ok()) {
       return status;
     }
   }
   params->q_data = tensors.q.data;
   params->k_data = k.data;
   params->v_data = v.data;
+  params->o_data = const_cast<void*>(tensors.o.data);
   params->q_strides = tensors.q.strides;
   params->k_strides = k.strides;
   params->v_strides = v.strides;
+  params->o_strides = tensors.o.strides;
   params->lse = tensors.lse;
-  params->lse_stride_batch = tensors.lse_strides.batch;
-  params->lse_stride_heads = tensors.lse_strides.heads;
-  params->lse_stride_seqlen = tensors.lse_strides.seqlen;
+  params->lse_strides = tensors.lse_strides;
+  params->sinks = tensors.sinks;
+  params->alibi_slopes = tensors.alibi_slopes;
+  params->alibi_batch_stride = tensors.alibi_batch_stride;
   params->seqlen_q = static_cast<std::int32_t>(shape.seqlen_q);
   params->seqlen_kv = static_cast<std::int32_t>(shape.seqlen_kv);
   params->heads_q = static_cast<std::int32_t>(shape.heads_q);
   params->group_size = static_cast<std::int32_t>(shape.heads_q / shape.heads_kv);
-  params->causal_offset = static_cast<std::int32_t>(shape.causal_offset);
+  params->head_dim_qk = static_cast<std::int32_t>(shape.head_dim_qk);
+  params->head_dim_v = static_cast<std::int32_t>(shape.head_dim_v);
+  params->band_lower = static_cast<std::int32_t>(shape.band_lower);
+  params->band_upper = static_cast<std::int32_t>(shape.band_upper);
+  params->key_offset = static_cast<std::int32_t>(shape.key_offset);
+  params->softcap = shape.softcap;
+  params->lse_has_sink = shape.lse_has_sink ? 1 : 0;
   // A zero scale would make 0 · (−inf) = NaN of a masked key; the smallest float does the same to a finite
   // logit (2^(s · 1.4e-45) = 1 for |s| < 2^127) and keeps −inf.
   constexpr float kLog2E = 1.44269504088896340736F;
   params->scale_log2 = std::max(std::fabs(shape.scale) * kLog2E, std::numeric_limits<float>::denorm_min());
   params->negate_q = std::signbit(shape.scale) ? 1 : 0;
-  params->num_tiles = static_cast<std::int32_t>(order.num_tiles);
-  params->num_m_tiles = static_cast<std::int32_t>(order.num_m_tiles);
-  params->num_heads_total = static_cast<std::int32_t>(shape.batch * shape.heads_q);
-  params->heads_per_section = static_cast<std::int32_t>(order.heads_per_section);
+  params->num_tiles = static_cast<std::uint32_t>(order.num_tiles);
+  params->num_m_tiles = static_cast<std::uint32_t>(order.num_m_tiles);
+  params->num_heads_total = static_cast<std::uint32_t>(shape.batch * shape.heads_q);
+  params->heads_per_section = static_cast<std::uint32_t>(order.heads_per_section);
+  params->longest_first = order.longest_first ? 1 : 0;
   return {};
 }
 

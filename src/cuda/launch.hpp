@@ -16,8 +16,15 @@ struct DenseShape {
   std::int64_t seqlen_kv = 1;
   std::int64_t heads_q = 1;
   std::int64_t heads_kv = 1;
+  std::int64_t head_dim_qk = 64;  // multiples of 8, at most the kernel's
+  std::int64_t head_dim_v = 64;
   float scale = 1.0F;
-  std::int64_t causal_offset = 0;  // read by causal kernels
+  // Row i sees keys [i + band_lower, i + band_upper) as far as they exist; read by band kernels.
+  std::int64_t band_lower = 0;
+  std::int64_t band_upper = 0;
+  std::int64_t key_offset = 0;  // `off` of the contract, for ALiBi
+  float softcap = 0.0F;         // 0: none
+  bool lse_has_sink = true;
 };
 
 struct DenseTensor {
@@ -32,6 +39,9 @@ struct DenseTensors {
   DenseTensor o;
   float* lse = nullptr;
   RowStrides lse_strides{};  // (batch, seqlen, heads)
+  const float* sinks = nullptr;
+  const float* alibi_slopes = nullptr;
+  std::int64_t alibi_batch_stride = 0;
 };
 
 // How tiles are ordered: a pure function of the problem, the kernel and the L2's size.
@@ -39,7 +49,8 @@ struct TileOrder {
   std::int64_t num_m_tiles = 0;
   std::int64_t num_tiles = 0;
   std::int64_t heads_per_section = 1;
-  bool dynamic = false;  // tiles are claimed from a counter in the workspace
+  bool longest_first = false;  // in a section; else head by head
+  bool dynamic = false;        // tiles are claimed from a counter in the workspace
 };
 [[nodiscard]] TileOrder order_tiles(const KernelEntry& entry, const DenseShape& shape, std::int64_t l2_bytes);
 

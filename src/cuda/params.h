@@ -13,46 +13,65 @@ struct alignas(64) TensorMap {
   std::uint64_t opaque[16];
 };
 
-// Base address and element strides of a (batch, seqlen, heads, head_dim) tensor whose head_dim is contiguous.
+// Element strides of a (batch, seqlen, heads, head_dim) tensor whose head_dim is contiguous.
 struct RowStrides {
   std::int64_t batch;
   std::int64_t seqlen;
   std::int64_t heads;
 };
 
+// Bits of ForwardParams::plain: tensors whose address or strides are not for TMA, and have no map.
+inline constexpr std::int32_t kPlainQ = 1;
+inline constexpr std::int32_t kPlainK = 2;
+inline constexpr std::int32_t kPlainV = 4;
+inline constexpr std::int32_t kPlainO = 8;
+
 struct ForwardParams {
-  TensorMap q;  // dims (head_dim, seqlen_q, heads_q, batch), box (64, tile_m, 1, 1), 128-byte swizzle
-  TensorMap k;  // dims (head_dim, seqlen_kv, heads_kv, batch), box (64, tile_n, 1, 1)
-  TensorMap v;  // as k
+  TensorMap q;  // dims (head_dim_qk, seqlen_q, heads_q, batch), box (64, tile_m, 1, 1), 128-byte swizzle
+  TensorMap k;  // dims (head_dim_qk, seqlen_kv, heads_kv, batch), box (64, tile_n, 1, 1)
+  TensorMap v;  // as k, with head_dim_v
   TensorMap o;  // as q, with head_dim_v
 
-  // The same tensors by address: read only by the exact path (device/exact_row.hpp).
+  // The same tensors by address: read by plain loads (sm90/plain_copy.hpp) and by the exact path
+  // (device/exact_row.hpp).
   const void* q_data;
   const void* k_data;
   const void* v_data;
+  void* o_data;
   RowStrides q_strides;
   RowStrides k_strides;
   RowStrides v_strides;
+  RowStrides o_strides;
   float* lse;  // null: not wanted. Strides of (batch, heads_q, seqlen_q).
-  std::int64_t lse_stride_batch;
-  std::int64_t lse_stride_heads;
-  std::int64_t lse_stride_seqlen;
+  RowStrides lse_strides;
+  const float* sinks;         // null, or heads_q logits
+  const float* alibi_slopes;  // null, or heads_q slopes a batch entry
+  std::int64_t alibi_batch_stride;
 
   std::int32_t seqlen_q;
   std::int32_t seqlen_kv;
   std::int32_t heads_q;
-  std::int32_t group_size;     // heads_q / heads_kv
-  std::int32_t causal_offset;  // query i sees key j iff j <= i + causal_offset; read by causal kernels only
+  std::int32_t group_size;   // heads_q / heads_kv
+  std::int32_t head_dim_qk;  // the problem's, multiples of 8, at most the kernel's
+  std::int32_t head_dim_v;
+  // Row i sees keys [max(0, i + band_lower), min(seqlen_kv, i + band_upper)); read by band kernels only.
+  std::int32_t band_lower;
+  std::int32_t band_upper;
+  std::int32_t key_offset;  // `off` of the contract: ALiBi's bias is slope · (j − i − key_offset)
   // |scale| · log2(e), at least the smallest positive float: see docs/kernels/sm90_forward.md on scale 0.
   float scale_log2;
+  float softcap;          // 0: none
   std::int32_t negate_q;  // the scale is negative: Q is negated once it is in shared memory
+  std::int32_t lse_has_sink;
+  std::int32_t plain;  // kPlain bits
 
   // Tile order (sm90/tile_scheduler.hpp).
-  std::int32_t num_tiles;
-  std::int32_t num_m_tiles;
-  std::int32_t num_heads_total;    // batch · heads_q
-  std::int32_t heads_per_section;  // heads that run side by side so that their K and V stay in L2
-  std::uint32_t* tile_counter;     // zero at launch; null: static order
+  std::uint32_t num_tiles;
+  std::uint32_t num_m_tiles;
+  std::uint32_t num_heads_total;    // batch · heads_q
+  std::uint32_t heads_per_section;  // heads that run side by side so that their K and V stay in L2
+  std::int32_t longest_first;       // in a section; else head by head
+  std::uint32_t* tile_counter;      // zero at launch; null: static order
 };
 
 static_assert(std::is_trivially_copyable_v<ForwardParams>);

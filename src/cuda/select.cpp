@@ -7,26 +7,69 @@
 namespace attn::cuda {
 namespace {
 
-// Row and key indices are int32 in the kernels, with room for a tile beyond the end and for the offset.
+// Row and key indices are int32 in the kernels, with room for a tile beyond the end and for the offset; tiles
+// are counted in uint32, with room for the blocks that claim past the end.
 constexpr std::int64_t kMaxRows = std::int64_t{1} << 30;
-constexpr std::int64_t kMaxTiles = std::int64_t{1} << 30;
+constexpr std::int64_t kMaxTiles = (std::int64_t{1} << 32) - (std::int64_t{1} << 16);
+constexpr std::int64_t kMaxBatch = (std::int64_t{1} << 31) - 1;  // TMA coordinates are int32
 constexpr std::int64_t kSmallestTileM = 128;
-// Below this many query rows the causal kernel of head_dim 64 takes 128 rows a tile, not 192: fewer rows are
+constexpr std::int64_t kHeadDimStep = 8;
+// softcap and its inverse times a logit stay finite floats.
+constexpr float kMaxSoftcap = 0x1p100F;
+constexpr float kMinSoftcap = 0x1p-100F;
+// Below this many query rows the band kernel of head_dim 64 takes 128 rows a tile, not 192: fewer rows are
 // wasted on the diagonal (measured on an H200: bench/results/h200/tiles.json).
-constexpr std::int64_t kShortCausalRows = 2048;
+constexpr std::int64_t kShortBandRows = 2048;
 
 Status unsupported(std::string message) {
   return {StatusCode::kUnsupported, std::move(message)};
 }
 
-// A mask with no left bound is causal with another offset.
-bool has_right_bound(const Problem& p) {
-  return p.causal || p.window_right >= 0;
-}
-
 std::int64_t right_bound(const Problem& p) {
   const std::int64_t right = p.window_right >= 0 ? std::min(p.window_right, kMaxRows) : kMaxRows;
   return p.causal ? std::min<std::int64_t>(right, 0) : right;
+}
+
+std::int64_t left_bound(const Problem& p) {
+  return p.window_left >= 0 ? std::min(p.window_left, kMaxRows) : kMaxRows;
+}
+
+bool is_full(const Problem& p) {
+  return !p.causal && p.window_left < 0 && p.window_right < 0;
+}
+
+sm90::Logits logits_of(const Problem& p) {
+  return p.softcap != 0.0F || p.alibi ? sm90::Logits::kChanged : sm90::Logits::kScaled;
+}
+
+// Of the kernels that compute the problem, the one with the smallest tile of head_dim; then a full one for a
+// full problem; then by the number of rows.
+bool better(const KernelEntry& x, const KernelEntry& y, const Problem& p) {
+  const int columns_x = x.key.head_dim_qk + x.key.head_dim_v;
+  const int columns_y = y.key.head_dim_qk + y.key.head_dim_v;
+  if (columns_x != columns_y) {
+    return columns_x < columns_y;
+  }
+  if (x.key.mask != y.key.mask) {
+    return x.key.mask == sm90::Mask::kFull;
+  }
+  const bool prefer_small = x.key.mask == sm90::Mask::kBand && p.seqlen_q < kShortBandRows;
+  return (x.config.warpgroups < y.config.warpgroups) == prefer_small &&
+         x.config.warpgroups != y.config.warpgroups;
+}
+
+const KernelEntry* find_kernel(const Problem& p) {
+  const auto element = p.dtype == DType::kBFloat16 ? sm90::Element::kBFloat16 : sm90::Element::kFloat16;
+  const KernelEntry* best = nullptr;
+  for (const KernelEntry& entry : kernels_table()) {
+    const bool computes = entry.key.element == element && entry.key.head_dim_qk >= p.head_dim_qk &&
+                          entry.key.head_dim_v >= p.head_dim_v && entry.key.logits == logits_of(p) &&
+                          (entry.key.mask == sm90::Mask::kBand || is_full(p));
+    if (computes && (best == nullptr || better(entry, *best, p))) {
+      best = &entry;
+    }
+  }
+  return best;
 }
 
 }  // namespace
@@ -35,11 +78,7 @@ Status kernels_can(const Problem& p) {
   const struct {
     bool used;
     const char* what;
-  } later[] = {{p.window_left >= 0, "window_left"},
-               {p.softcap != 0.0F, "softcap"},
-               {p.sinks, "sinks"},
-               {p.alibi, "alibi"},
-               {p.varlen_q || p.varlen_kv, "variable lengths (cu_seqlens)"},
+  } later[] = {{p.varlen_q || p.varlen_kv, "variable lengths (cu_seqlens)"},
                {p.seqused_kv, "seqused_kv"},
                {p.page_size > 0, "paged K and V"},
                {p.seqlen_new > 0 || p.rotary_dim > 0, "append and rotary"},
@@ -47,11 +86,23 @@ Status kernels_can(const Problem& p) {
   if (p.dtype == DType::kFloat32) {
     return unsupported("dtype is fp32; the sm90 kernels compute bf16 and fp16");
   }
-  if (p.head_dim_qk != p.head_dim_v ||
-      (p.head_dim_qk != 64 && p.head_dim_qk != 128 && p.head_dim_qk != 256)) {
+  const struct {
+    const char* name;
+    std::int64_t value;
+  } head_dims[] = {{"head_dim_qk", p.head_dim_qk}, {"head_dim_v", p.head_dim_v}};
+  for (const auto& d : head_dims) {
+    if (d.value % kHeadDimStep != 0) {
+      return unsupported(std::string(d.name) + " is " + std::to_string(d.value) +
+                         "; the sm90 kernels take multiples of 8");
+    }
+  }
+  if (find_kernel(p) == nullptr) {
     return unsupported("head_dim_qk, head_dim_v are " + std::to_string(p.head_dim_qk) + ", " +
-                       std::to_string(p.head_dim_v) +
-                       "; the sm90 kernels compute equal ones of 64, 128 and 256");
+                       std::to_string(p.head_dim_v) + "; the sm90 kernels of this build take at most 256");
+  }
+  if (p.softcap != 0.0F && (p.softcap > kMaxSoftcap || p.softcap < kMinSoftcap)) {
+    return unsupported("softcap is " + std::to_string(p.softcap) +
+                       "; the sm90 kernels take 2^-100 to 2^100, or 0 for none");
   }
   for (const auto& feature : later) {
     if (feature.used) {
@@ -62,7 +113,10 @@ Status kernels_can(const Problem& p) {
     const char* name;
     std::int64_t value;
     std::int64_t most;
-  } sizes[] = {{"seqlen_q", p.seqlen_q, kMaxRows}, {"seqlen_kv", p.seqlen_kv, kMaxRows}};
+  } sizes[] = {{"seqlen_q", p.seqlen_q, kMaxRows},
+               {"seqlen_kv", p.seqlen_kv, kMaxRows},
+               {"batch", p.batch, kMaxBatch},
+               {"heads_q", p.heads_q, kMaxBatch}};
   for (const auto& size : sizes) {
     if (size.value > size.most) {
       return unsupported(std::string(size.name) + " is " + std::to_string(size.value) +
@@ -70,7 +124,7 @@ Status kernels_can(const Problem& p) {
     }
   }
   const std::int64_t m_tiles = std::max<std::int64_t>(1, (p.seqlen_q + kSmallestTileM - 1) / kSmallestTileM);
-  if (p.heads_q > kMaxTiles || p.batch > kMaxTiles / std::max<std::int64_t>(1, p.heads_q) ||
+  if (p.batch > kMaxTiles / std::max<std::int64_t>(1, p.heads_q) ||
       p.batch * p.heads_q > kMaxTiles / m_tiles) {
     return unsupported("batch, heads_q, seqlen_q make more than " + std::to_string(kMaxTiles) +
                        " tiles; the sm90 kernels count no further");
@@ -79,29 +133,24 @@ Status kernels_can(const Problem& p) {
 }
 
 Selection select_kernel(const Problem& p) {
-  const sm90::KernelKey key{p.dtype == DType::kBFloat16 ? sm90::Element::kBFloat16 : sm90::Element::kFloat16,
-                            static_cast<int>(p.head_dim_qk),
-                            has_right_bound(p) ? sm90::Mask::kCausal : sm90::Mask::kFull};
   Selection selection;
-  const bool prefer_small =
-      key.head_dim == 64 && key.mask == sm90::Mask::kCausal && p.seqlen_q < kShortCausalRows;
-  for (const KernelEntry& entry : kernels_table()) {
-    if (entry.key == key && (selection.entry == nullptr || (prefer_small && entry.config.warpgroups == 2))) {
-      selection.entry = &entry;
-    }
-  }
+  selection.entry = find_kernel(p);
   DenseShape& shape = selection.shape;
   shape.batch = p.batch;
   shape.seqlen_q = p.seqlen_q;
   shape.seqlen_kv = p.seqlen_kv;
   shape.heads_q = p.heads_q;
   shape.heads_kv = p.heads_kv;
+  shape.head_dim_qk = p.head_dim_qk;
+  shape.head_dim_v = p.head_dim_v;
   shape.scale = p.scale();
-  if (has_right_bound(p)) {
-    const std::int64_t off = p.alignment == Alignment::kBottomRight ? p.seqlen_kv - p.seqlen_q : 0;
-    // Beyond ±seqlen nothing changes, and int32 holds it.
-    shape.causal_offset = std::clamp(off + right_bound(p), -p.seqlen_q - 1, p.seqlen_kv);
-  }
+  shape.softcap = p.softcap;
+  shape.lse_has_sink = p.lse_with_sink;
+  const std::int64_t off = p.alignment == Alignment::kBottomRight ? p.seqlen_kv - p.seqlen_q : 0;
+  shape.key_offset = off;
+  // Beyond ±seqlen nothing changes, and int32 holds it.
+  shape.band_lower = std::clamp(off - left_bound(p), -p.seqlen_q, p.seqlen_kv);
+  shape.band_upper = std::clamp(off + right_bound(p) + 1, -p.seqlen_q, p.seqlen_kv);
   return selection;
 }
 

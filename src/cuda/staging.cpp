@@ -101,6 +101,18 @@ struct Staging::Impl {
     view->data = std::bit_cast<void*>(device_address);
     return {};
   }
+
+  Status rebase_floats(const float** values, std::int64_t count) {
+    if (*values == nullptr || count == 0) {
+      return {};
+    }
+    auto* at = reinterpret_cast<std::byte*>(const_cast<float*>(*values));
+    CUdeviceptr device_address = 0;
+    ATTN_RETURN_IF_ERROR(
+        rebase(at, at, at + count * static_cast<std::int64_t>(sizeof(float)), false, &device_address));
+    *values = std::bit_cast<const float*>(device_address);
+    return {};
+  }
 };
 
 Staging::Staging(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -145,6 +157,10 @@ Status Staging::set_tensors(const Tensors& host) {
   for (TensorView* view : {&tensors.o, &tensors.lse}) {
     ATTN_RETURN_IF_ERROR(impl_->rebase_view(view, true));
   }
+  const Problem& p = impl_->plan.impl()->problem;
+  ATTN_RETURN_IF_ERROR(impl_->rebase_floats(&tensors.sinks, p.sinks ? p.heads_q : 0));
+  ATTN_RETURN_IF_ERROR(impl_->rebase_floats(
+      &tensors.alibi_slopes, p.alibi ? (p.batch - 1) * tensors.alibi_batch_stride + p.heads_q : 0));
   impl_->tensors = tensors;
   return {};
 }

@@ -60,9 +60,13 @@ struct RowCase {
   View q, k, v, o;
   float* lse;
   long long lse_batch, lse_heads, lse_seqlen;
-  int batch, heads_q, heads_kv, seqlen_q, seqlen_kv, dim;
-  int causal, offset;
-  float scale;
+  int batch, heads_q, heads_kv, seqlen_q, seqlen_kv, dim_qk, dim_v;
+  int lower, upper;  // row i sees keys j with i + lower <= j < i + upper
+  int key_offset;
+  float scale, softcap;
+  const float* sinks;   // null, or heads_q
+  const float* slopes;  // null, or heads_q
+  int lse_with_sink;
   long long num_rows;  // of batch · heads_q · seqlen_q, checked: row r is r · row_step
   long long row_step;
   double* scores;  // gridDim.x · seqlen_kv
@@ -104,22 +108,26 @@ __device__ void check_rows(RowCase c) {
     const int h = static_cast<int>(flat / c.seqlen_q % c.heads_q);
     const int b = static_cast<int>(flat / c.seqlen_q / c.heads_q);
     const int hk = h / (c.heads_q / c.heads_kv);
-    int end = c.causal ? min(c.seqlen_kv, i + c.offset + 1) : c.seqlen_kv;
-    end = max(end, 0);
+    const int begin = max(0, i + c.lower);
+    const int end = max(begin, min(c.seqlen_kv, i + c.upper));
     const T* q = static_cast<const T*>(c.q.data) + b * c.q.batch + i * c.q.seqlen + h * c.q.heads;
     const T* k = static_cast<const T*>(c.k.data) + b * c.k.batch + hk * c.k.heads;
     const T* v = static_cast<const T*>(c.v.data) + b * c.v.batch + hk * c.v.heads;
     double top = -INFINITY, nan_seen = 0, spread = 0, v_max = 0;
-    for (int j = threadIdx.x; j < end; j += blockDim.x) {
+    for (int j = begin + threadIdx.x; j < end; j += blockDim.x) {
       double s = 0, absolute = 0;
-      for (int e = 0; e < c.dim; ++e) {
+      for (int e = 0; e < c.dim_qk; ++e) {
         const double x = static_cast<double>(static_cast<float>(q[e]));
         const double y = static_cast<double>(static_cast<float>(k[j * c.k.seqlen + e]));
         s += x * y;
         absolute += fabs(x * y);
+      }
+      for (int e = 0; e < c.dim_v; ++e) {
         v_max = fmax(v_max, fabs(static_cast<double>(static_cast<float>(v[j * c.v.seqlen + e]))));
       }
       s *= static_cast<double>(c.scale);
+      if (c.softcap != 0) s = c.softcap * tanh(s / c.softcap);
+      if (c.slopes != nullptr) s += static_cast<double>(c.slopes[h]) * (j - i - c.key_offset);
       scores[j] = s;
       if (isnan(s)) nan_seen = 1;
       top = fmax(top, s);
@@ -131,26 +139,36 @@ __device__ void check_rows(RowCase c) {
     v_max = block_reduce(v_max, true);
     const bool empty = top == -INFINITY && nan_seen == 0;
     double sum = 0;
-    for (int j = threadIdx.x; j < end; j += blockDim.x) {
+    for (int j = begin + threadIdx.x; j < end; j += blockDim.x) {
       scores[j] = empty ? 0.0 : exp(scores[j] - top);
       sum += scores[j];
     }
     sum = block_reduce(sum, false);
     const double eps = 0x1p-22 * spread;
-    const double lse = empty ? -INFINITY : top + log(sum);
-    for (int e = threadIdx.x; e < c.dim; e += blockDim.x) {
+    const double keys_lse = empty ? -INFINITY : top + log(sum);
+    double lse = keys_lse;
+    if (c.sinks != nullptr) {  // one more logit in the denominator
+      const double sink = c.sinks[h];
+      const double high = fmax(keys_lse, sink);
+      lse = isnan(keys_lse) || high == -INFINITY ? keys_lse
+                                                 : high + log(exp(keys_lse - high) + exp(sink - high));
+    }
+    // Of the keys' own weights, what remains beside the sink.
+    const double share = c.sinks == nullptr || empty ? 1.0 : exp(keys_lse - lse);
+    for (int e = threadIdx.x; e < c.dim_v; e += blockDim.x) {
       double o = 0;
-      for (int j = 0; j < end && !empty; ++j) {
+      for (int j = begin; j < end && !empty; ++j) {
         o += scores[j] * static_cast<double>(static_cast<float>(v[j * c.v.seqlen + e]));
       }
-      const double want = empty ? 0.0 : o / sum;
+      const double want = empty ? 0.0 : o / sum * share;
       const T got = static_cast<const T*>(c.o.data)[b * c.o.batch + i * c.o.seqlen + h * c.o.heads + e];
       const double bound = (4.0 * c.u + 2.0 * eps) * v_max + 1e-300;
       worst_o = fmaxf(worst_o, distance(static_cast<float>(got), want, bound));
     }
     if (threadIdx.x == 0 && c.lse != nullptr) {
       const float got = c.lse[b * c.lse_batch + h * c.lse_heads + i * c.lse_seqlen];
-      worst_lse = fmaxf(worst_lse, distance(got, lse, 1e-3 + 2e-6 * fabs(lse) + eps));
+      const double expected = c.lse_with_sink ? lse : keys_lse;
+      worst_lse = fmaxf(worst_lse, distance(got, expected, 1e-3 + 2e-6 * fabs(expected) + eps));
     }
     __syncthreads();
   }

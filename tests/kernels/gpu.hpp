@@ -71,6 +71,10 @@ struct Gpu {
     ATTN_GPU_CALL(cuMemcpyDtoDAsync, reinterpret_cast<CUdeviceptr>(to), reinterpret_cast<CUdeviceptr>(from),
                   bytes, stream);
   }
+  void write(void* to, const void* host, std::size_t bytes) const {
+    sync();
+    ATTN_GPU_CALL(cuMemcpyHtoD, reinterpret_cast<CUdeviceptr>(to), host, bytes);
+  }
   void read(void* host, const void* from, std::size_t bytes) const {
     sync();
     ATTN_GPU_CALL(cuMemcpyDtoH, host, reinterpret_cast<CUdeviceptr>(from), bytes);

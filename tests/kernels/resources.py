@@ -59,7 +59,9 @@ def opcodes(cuobjdump, cubin):
 def shared_bytes(k):
     """As sm90/config.hpp: shared_bytes."""
     tile_m = 64 * k["warpgroups"]
-    return 2 * k["head_dim"] * (k["q_slots"] * tile_m + (k["k_stages"] + k["v_stages"]) * k["tile_n"]) + 1024
+    stored = lambda d: (d + 63) // 64 * 64
+    return (2 * stored(k["head_dim_qk"]) * (k["q_slots"] * tile_m + k["k_stages"] * k["tile_n"]) +
+            2 * stored(k["head_dim_v"]) * k["v_stages"] * k["tile_n"] + 1024)
 
 
 def main():

@@ -42,45 +42,67 @@ ATTN_EXPORT int sm90_kernel(int i, char* text, int bytes) {
 #endif
   if (entry == nullptr) return 0;
   const auto& c = entry->config;
-  std::snprintf(
-      text, static_cast<std::size_t>(bytes),
-      "{\"name\": \"%s\", \"head_dim\": %d, \"bf16\": %d, \"causal\": %d, \"tile_m\": %d, \"tile_n\": %d, "
-      "\"k_stages\": %d, \"v_stages\": %d, \"q_slots\": %d, \"q_in_registers\": %d, \"speculative\": %d, "
-      "\"ping_pong\": %d, \"overlap\": %d, \"shared_bytes\": %d}",
-      entry->name, entry->key.head_dim, entry->key.element == sm90::Element::kBFloat16,
-      entry->key.mask == sm90::Mask::kCausal, c.tile_m(), c.tile_n, c.k_stages, c.v_stages, c.q_slots,
-      c.q_in_registers, c.softmax == sm90::Softmax::kSpeculative, c.ping_pong, c.overlap,
-      sm90::shared_bytes(entry->key, c));
+  std::snprintf(text, static_cast<std::size_t>(bytes),
+                "{\"name\": \"%s\", \"head_dim_qk\": %d, \"head_dim_v\": %d, \"bf16\": %d, \"band\": %d, "
+                "\"changed\": %d, "
+                "\"tile_m\": %d, \"tile_n\": %d, "
+                "\"k_stages\": %d, \"v_stages\": %d, \"q_slots\": %d, \"speculative\": %d, "
+                "\"ping_pong\": %d, \"shared_bytes\": %d}",
+                entry->name, entry->key.head_dim_qk, entry->key.head_dim_v,
+                entry->key.element == sm90::Element::kBFloat16, entry->key.mask == sm90::Mask::kBand,
+                entry->key.logits == sm90::Logits::kChanged, c.tile_m(), c.tile_n, c.k_stages, c.v_stages,
+                c.q_slots, c.softmax == sm90::Softmax::kSpeculative, c.ping_pong,
+                sm90::shared_bytes(entry->key, c));
   return 1;
 }
 
-// Contiguous (batch, seqlen, heads, head_dim) tensors, equal lengths, default scale. 0, or an error's text.
-ATTN_EXPORT const char* sm90_forward(const char* name, const void* q, const void* k, const void* v, void* o,
-                                     float* lse, long long batch, long long seqlen_q, long long seqlen_kv,
-                                     long long heads_q, long long heads_kv, int order_mode, void* workspace,
-                                     void* stream) {
+// What is timed: contiguous (batch, seqlen, heads, head_dim) tensors, default scale, bottom-right alignment.
+struct Sm90Problem {
+  long long batch, seqlen_q, seqlen_kv, heads_q, heads_kv, head_dim_qk, head_dim_v;
+  long long window_left, window_right;  // -1: unbounded; causal is window_right 0
+  float softcap;                        // 0: none
+  int order_mode;                       // 0: the library's, 1: static, 2: dynamic
+};
+
+// 0, or an error's text.
+ATTN_EXPORT const char* sm90_forward(const char* name, const Sm90Problem* p, const void* q, const void* k,
+                                     const void* v, void* o, float* lse, void* workspace, void* stream) {
   static thread_local std::string error;
   const cuda::KernelEntry* entry = find(name);
   if (entry == nullptr) return "no such kernel";
   cuda::Device* device = nullptr;
   Status status = cuda::Device::get(0, &device);
   if (status.ok()) {
-    const long long d = entry->key.head_dim;
-    const cuda::DenseShape shape{batch,
-                                 seqlen_q,
-                                 seqlen_kv,
-                                 heads_q,
-                                 heads_kv,
-                                 1.0F / std::sqrt(static_cast<float>(d)),
-                                 seqlen_kv - seqlen_q};
-    const cuda::RowStrides sq{seqlen_q * heads_q * d, heads_q * d, d};
-    const cuda::RowStrides skv{seqlen_kv * heads_kv * d, heads_kv * d, d};
-    const cuda::DenseTensors tensors{{q, sq}, {k, skv}, {v, skv},
-                                     {o, sq}, lse,      {heads_q * seqlen_q, 1, seqlen_q}};
+    cuda::DenseShape shape;
+    shape.batch = p->batch;
+    shape.seqlen_q = p->seqlen_q;
+    shape.seqlen_kv = p->seqlen_kv;
+    shape.heads_q = p->heads_q;
+    shape.heads_kv = p->heads_kv;
+    shape.head_dim_qk = p->head_dim_qk;
+    shape.head_dim_v = p->head_dim_v;
+    shape.scale = 1.0F / std::sqrt(static_cast<float>(p->head_dim_qk));
+    shape.softcap = p->softcap;
+    shape.key_offset = p->seqlen_kv - p->seqlen_q;
+    shape.band_lower = p->window_left >= 0 ? shape.key_offset - p->window_left : -p->seqlen_q;
+    shape.band_upper = p->window_right >= 0 ? shape.key_offset + p->window_right + 1 : p->seqlen_kv;
+    const auto rows = [](long long seqlen, long long heads, long long d) {
+      return cuda::RowStrides{seqlen * heads * d, heads * d, d};
+    };
+    cuda::DenseTensors tensors;
+    tensors.q = {q, rows(p->seqlen_q, p->heads_q, p->head_dim_qk)};
+    tensors.k = {k, rows(p->seqlen_kv, p->heads_kv, p->head_dim_qk)};
+    tensors.v = {v, rows(p->seqlen_kv, p->heads_kv, p->head_dim_v)};
+    tensors.o = {o, rows(p->seqlen_q, p->heads_q, p->head_dim_v)};
+    tensors.lse = lse;
+    tensors.lse_strides = {p->heads_q * p->seqlen_q, 1, p->seqlen_q};
     cuda::TileOrder order = cuda::order_tiles(*entry, shape, device->l2_bytes());
-    if (order_mode == 1) order.dynamic = false;
-    if (order_mode == 2) order.dynamic = true;
+    if (p->order_mode == 1) order.dynamic = false;
+    if (p->order_mode == 2) order.dynamic = true;
     cuda::ForwardParams params;
+    if (entry->key.logits == sm90::Logits::kScaled && p->softcap != 0.0F) {
+      return "this kernel has no softcap";
+    }
     status = cuda::make_params(*device, *entry, shape, tensors, order, &params);
     if (status.ok()) {
       status = cuda::launch(*device, *entry, params, order, workspace, static_cast<CUstream>(stream));

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <random>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "cuda/launch.hpp"
@@ -27,9 +28,13 @@ struct RowCase {  // as in check_kernels.cu
   View q, k, v, o;
   float* lse;
   long long lse_batch, lse_heads, lse_seqlen;
-  int batch, heads_q, heads_kv, seqlen_q, seqlen_kv, dim;
-  int causal, offset;
-  float scale;
+  int batch, heads_q, heads_kv, seqlen_q, seqlen_kv, dim_qk, dim_v;
+  int lower, upper;
+  int key_offset;
+  float scale, softcap;
+  const float* sinks;
+  const float* slopes;
+  int lse_with_sink;
   long long num_rows;
   long long row_step;
   double* scores;
@@ -48,6 +53,13 @@ struct Case {
   float q_scale = 1, v_exponent = 0;
   float column_q = 0, key_start = 0, key_slope = 0;
   int key_step = 0;
+  int dim_qk = 0, dim_v = 0;  // 0: the kernel's tile
+  bool causal = false;        // band kernels: these three, softcap and slopes too
+  int left = -1, right = -1;  // -1: unbounded
+  float softcap = 0;          // 0: none
+  float slope = 0;            // ALiBi: heads have slope · 2^-h; 0: none
+  bool sinks = false, lse_with_sink = true;
+  int plain = 0;  // rows off 16 bytes: 1 all tensors, 2 Q, 3 K and V, 4 O; 5: negative seqlen strides
   bool heads_first = false;      // memory order b, h, s, d
   bool broadcast_batch = false;  // K and V with batch stride 0
   int poison_key = -1;           // this key's K and V are NaN (seen only by rows that see it)
@@ -57,12 +69,20 @@ struct Case {
   std::string text() const {
     return label + " b" + std::to_string(batch) + " hq" + std::to_string(hq) + " hk" + std::to_string(hk) +
            " sq" + std::to_string(sq) + " sk" + std::to_string(sk) + (bottom_right ? " br" : " tl") +
-           (heads_first ? " bhsd" : "") + (scale != 0 ? " scale=" + std::to_string(scale) : "") +
-           (zero_scale ? " scale=0" : "") + (force_static ? " static" : "");
+           (dim_qk != 0 ? " d" + std::to_string(dim_qk) + "," + std::to_string(dim_v) : "") +
+           (causal ? " causal" : "") +
+           (left >= 0 || right >= 0 ? " window=" + std::to_string(left) + "," + std::to_string(right) : "") +
+           (softcap != 0 ? " softcap=" + std::to_string(softcap) : "") +
+           (slope != 0 ? " alibi=" + std::to_string(slope) : "") +
+           (sinks ? (lse_with_sink ? " sinks" : " sinks, lse without") : "") +
+           (plain != 0 ? " plain=" + std::to_string(plain) : "") + (heads_first ? " bhsd" : "") +
+           (scale != 0 ? " scale=" + std::to_string(scale) : "") + (zero_scale ? " scale=0" : "") +
+           (force_static ? " static" : "");
   }
 };
 
 constexpr int kCheckBlocks = 264;
+constexpr std::size_t kMaxHeads = 4096;
 constexpr unsigned short kPoison = 0x7FA5;  // NaN in bf16 and in fp16
 
 struct Bench {
@@ -71,7 +91,7 @@ struct Bench {
   std::size_t score_bytes = 1ull << 26;
   char *q, *k, *v, *o, *o_again, *workspace;
   unsigned char* inside;
-  float *lse, *lse_again, *ratios;
+  float *lse, *lse_again, *ratios, *sinks, *slopes;
   double* scores;
   unsigned long long* counter;
   unsigned long long seed = 1;
@@ -87,6 +107,8 @@ struct Bench {
     scores = static_cast<double*>(gpu.allocate(score_bytes));
     ratios = static_cast<float*>(gpu.allocate(2 * kCheckBlocks * sizeof(float)));
     counter = static_cast<unsigned long long*>(gpu.allocate(16));
+    sinks = static_cast<float*>(gpu.allocate(kMaxHeads * sizeof(float)));
+    slopes = static_cast<float*>(gpu.allocate(kMaxHeads * sizeof(float)));
     gpu.set16(q, kPoison, capacity / 2);
   }
 };
@@ -99,53 +121,104 @@ struct Prepared {
   std::size_t lse_count = 0;
 };
 
-View view_of(void* base, int rows, int heads, int dim, bool heads_first, int pad_rows) {
-  // Rows are padded by 8 elements and each batch entry (or head) by pad_rows rows, so that there are gaps.
-  const long long row = dim + 8;
+// Rows are padded by 8 elements (plain: by 7, from an odd base) and each batch entry (or head) by pad_rows
+// rows, so that there are gaps. Returns the extent in elements as well, guards apart.
+View view_of(char* base, int rows, int heads, int dim, int batch, bool heads_first, int pad_rows, bool odd,
+             bool backwards, std::size_t* extent) {
+  const long long row = dim + (odd ? 7 : 8);
+  View view{base + (odd ? 2 : 0), 0, 0, 0};
   if (heads_first) {
-    return {base, heads * (rows + pad_rows) * row, row, (rows + pad_rows) * row};
+    view.batch = heads * (rows + pad_rows) * row;
+    view.seqlen = row;
+    view.heads = (rows + pad_rows) * row;
+  } else {
+    view.batch = (rows + pad_rows) * heads * row;
+    view.seqlen = heads * row;
+    view.heads = row;
   }
-  return {base, (rows + pad_rows) * heads * row, heads * row, row};
+  *extent = static_cast<std::size_t>(view.batch) * static_cast<std::size_t>(batch) + 1;
+  if (backwards && rows > 0) {
+    view.data = static_cast<char*>(view.data) + view.seqlen * (rows - 1) * 2;
+    view.seqlen = -view.seqlen;
+  }
+  return view;
 }
 
 Prepared prepare(Bench& b, const cuda::KernelEntry& entry, const Case& c) {
-  const int dim = entry.key.head_dim;
+  const int dim_qk = c.dim_qk != 0 ? c.dim_qk : entry.key.head_dim_qk;
+  const int dim_v = c.dim_v != 0 ? c.dim_v : entry.key.head_dim_v;
   const bool bf16 = entry.key.element == sm90::Element::kBFloat16;
   const char* fill = bf16 ? "fill_bf16" : "fill_fp16";
   Prepared p;
   // A guard of 64 rows' worth before each tensor, NaN everywhere that is not input.
-  const std::size_t guard = 64 * (dim + 8) * 2;
-  p.q = view_of(b.q + guard, c.sq, c.hq, dim, c.heads_first, 1);
-  p.k = view_of(b.k + guard, c.sk, c.hk, dim, c.heads_first, 3);
-  p.v = view_of(b.v + guard, c.sk, c.hk, dim, c.heads_first, 3);
-  p.o = view_of(b.o + guard, c.sq, c.hq, dim, c.heads_first, 2);
+  const std::size_t guard = 64 * (static_cast<std::size_t>(std::max(dim_qk, dim_v)) + 8) * 2;
   const int kv_batch = c.broadcast_batch ? 1 : c.batch;
-  const auto extent = [&](const View& v, int batch) { return std::size_t(v.batch) * batch * 2 + 2 * guard; };
-  b.gpu.set16(b.q, kPoison, extent(p.q, c.batch) / 2);
-  b.gpu.set16(b.k, kPoison, extent(p.k, kv_batch) / 2);
-  b.gpu.set16(b.v, kPoison, extent(p.v, kv_batch) / 2);
-  b.gpu.set16(b.o, kPoison, extent(p.o, c.batch) / 2);
-  p.o_halfwords = extent(p.o, c.batch) / 2;
+  const bool all = c.plain == 1;
+  const bool back = c.plain == 5;
+  std::size_t extents[4];
+  p.q = view_of(b.q + guard, c.sq, c.hq, dim_qk, c.batch, c.heads_first, 1, all || c.plain == 2, back,
+                &extents[0]);
+  p.k = view_of(b.k + guard, c.sk, c.hk, dim_qk, kv_batch, c.heads_first, 3, all || c.plain == 3, back,
+                &extents[1]);
+  p.v = view_of(b.v + guard, c.sk, c.hk, dim_v, kv_batch, c.heads_first, 3, all || c.plain == 3, back,
+                &extents[2]);
+  p.o = view_of(b.o + guard, c.sq, c.hq, dim_v, c.batch, c.heads_first, 2, all || c.plain == 4, back,
+                &extents[3]);
+  char* const bases[] = {b.q, b.k, b.v, b.o};
+  for (int i = 0; i < 4; ++i) {
+    b.gpu.set16(bases[i], kPoison, extents[i] + guard);
+  }
+  p.o_halfwords = extents[3] + guard;
   const unsigned long long seed = b.seed++;
-  b.gpu.launch(fill, 264, 256, p.q, c.sq, c.hq, c.batch, dim, seed * 3, c.q_scale, c.column_q, 0.0f,
+  b.gpu.launch(fill, 264, 256, p.q, c.sq, c.hq, c.batch, dim_qk, seed * 3, c.q_scale, c.column_q, 0.0f,
                c.key_step > 0 ? 1 : 0);
   if (c.sk > 0) {
-    b.gpu.launch(fill, 264, 256, p.k, c.sk, c.hk, kv_batch, dim, seed * 3 + 1, 1.0f, c.key_start, c.key_slope,
-                 c.key_step);
-    b.gpu.launch(fill, 264, 256, p.v, c.sk, c.hk, kv_batch, dim, seed * 3 + 2, std::exp2(c.v_exponent), 0.0f,
-                 0.0f, 0);
+    b.gpu.launch(fill, 264, 256, p.k, c.sk, c.hk, kv_batch, dim_qk, seed * 3 + 1, 1.0f, c.key_start,
+                 c.key_slope, c.key_step);
+    b.gpu.launch(fill, 264, 256, p.v, c.sk, c.hk, kv_batch, dim_v, seed * 3 + 2, std::exp2(c.v_exponent),
+                 0.0f, 0.0f, 0);
   }
   if (c.poison_key >= 0) {
-    b.gpu.launch("set_row", 16, 256, p.k, c.poison_key, c.hk, kv_batch, dim, c.poison_bits);
-    b.gpu.launch("set_row", 16, 256, p.v, c.poison_key, c.hk, kv_batch, dim, c.poison_bits);
+    b.gpu.launch("set_row", 16, 256, p.k, c.poison_key, c.hk, kv_batch, dim_qk, c.poison_bits);
+    b.gpu.launch("set_row", 16, 256, p.v, c.poison_key, c.hk, kv_batch, dim_v, c.poison_bits);
   }
   if (c.broadcast_batch) {
     p.k.batch = p.v.batch = 0;
   }
-  p.shape = {c.batch, c.sq, c.sk, c.hq, c.hk, 0.0F, c.bottom_right ? c.sk - c.sq : 0};
-  p.shape.scale = c.zero_scale ? 0.0F : c.scale != 0 ? c.scale : 1.0F / std::sqrt(static_cast<float>(dim));
+  cuda::DenseShape& shape = p.shape;
+  shape.batch = c.batch;
+  shape.seqlen_q = c.sq;
+  shape.seqlen_kv = c.sk;
+  shape.heads_q = c.hq;
+  shape.heads_kv = c.hk;
+  shape.head_dim_qk = dim_qk;
+  shape.head_dim_v = dim_v;
+  shape.scale = c.zero_scale ? 0.0F : c.scale != 0 ? c.scale : 1.0F / std::sqrt(static_cast<float>(dim_qk));
+  shape.softcap = c.softcap;
+  shape.lse_has_sink = c.lse_with_sink;
+  const int off = c.bottom_right ? c.sk - c.sq : 0;
+  shape.key_offset = off;
+  const int right = c.causal ? 0 : c.right;
+  shape.band_lower = c.left >= 0 ? std::clamp(off - c.left, -c.sq, c.sk) : -c.sq;
+  shape.band_upper = right >= 0 ? std::clamp(off + right + 1, -c.sq, c.sk) : c.sk;
   const auto tensor = [](const View& v) { return cuda::DenseTensor{v.data, {v.batch, v.seqlen, v.heads}}; };
   p.tensors = {tensor(p.q), tensor(p.k), tensor(p.v), tensor(p.o), b.lse, {1ll * c.hq * c.sq, 1, c.sq}};
+  if (c.sinks) {
+    std::vector<float> sinks;
+    for (int h = 0; h < c.hq; ++h) {
+      sinks.push_back(h % 4 == 3 ? 40.0F : h % 4 == 2 ? -INFINITY : 0.5F * static_cast<float>(h % 7) - 1.0F);
+    }
+    b.gpu.write(b.sinks, sinks.data(), sinks.size() * sizeof(float));
+    p.tensors.sinks = b.sinks;
+  }
+  if (c.slope != 0) {
+    std::vector<float> slopes;
+    for (int h = 0; h < c.hq; ++h) {
+      slopes.push_back(c.slope * std::exp2(static_cast<float>(-(h % 8))));
+    }
+    b.gpu.write(b.slopes, slopes.data(), slopes.size() * sizeof(float));
+    p.tensors.alibi_slopes = b.slopes;
+  }
   p.lse_count = std::size_t(c.batch) * c.hq * c.sq;
   return p;
 }
@@ -179,10 +252,16 @@ Result judge(Bench& b, const cuda::KernelEntry& entry, const Case& c, const Prep
                c.hk,
                c.sq,
                c.sk,
-               entry.key.head_dim,
-               entry.key.mask == sm90::Mask::kCausal,
-               static_cast<int>(p.shape.causal_offset),
+               static_cast<int>(p.shape.head_dim_qk),
+               static_cast<int>(p.shape.head_dim_v),
+               static_cast<int>(p.shape.band_lower),
+               static_cast<int>(p.shape.band_upper),
+               static_cast<int>(p.shape.key_offset),
                p.shape.scale,
+               p.shape.softcap,
+               p.tensors.sinks,
+               p.tensors.alibi_slopes,
+               p.shape.lse_has_sink ? 1 : 0,
                0,
                1,
                b.scores,
@@ -199,7 +278,7 @@ Result judge(Bench& b, const cuda::KernelEntry& entry, const Case& c, const Prep
   unsigned long long counts[2] = {0, 0};
   b.gpu.set(b.counter, 0, 16);
   b.gpu.set(b.inside, 0, p.o_halfwords);
-  const int dim = entry.key.head_dim;
+  const int dim = static_cast<int>(p.shape.head_dim_v);
   const auto* all_o = reinterpret_cast<const unsigned short*>(b.o);
   const long long halfwords = static_cast<long long>(p.o_halfwords);
   b.gpu.launch("count_poison", 264, 256, p.o, c.sq, c.hq, c.batch, dim, all_o, halfwords, kPoison, b.inside,
@@ -258,7 +337,7 @@ struct Tally {
 
 std::vector<Case> tiny_cases(const cuda::KernelEntry& entry) {
   std::vector<Case> cases;
-  const float root = std::sqrt(static_cast<float>(entry.key.head_dim));
+  const float root = std::sqrt(static_cast<float>(entry.key.head_dim_qk));
   for (const auto& [sq, sk] : {std::pair{1, 1}, std::pair{200, 333}, std::pair{260, 70}, std::pair{50, 0}}) {
     Case c;
     c.sq = sq;
@@ -274,14 +353,100 @@ std::vector<Case> tiny_cases(const cuda::KernelEntry& entry) {
   cases.back().key_step = 64;
   cases.push_back(cases[1]);  // NaN that some rows see and some do not
   cases.back().poison_key = 150;
+  if (entry.key.mask == sm90::Mask::kBand) {
+    for (Case& c : cases) c.causal = true;
+    const bool changed = entry.key.logits == sm90::Logits::kChanged;
+    for (int i = 0; i < 3; ++i) {
+      cases.push_back(cases[1]);
+      cases.back().causal = false;
+      cases.back().left = i == 1 ? 70 : -1;
+      cases.back().right = i == 1 ? 30 : -1;
+      cases.back().softcap = changed && i == 0 ? 5.0F : 0.0F;
+      cases.back().slope = changed && i == 2 ? 0.1F : 0.0F;
+      cases.back().sinks = true;
+    }
+  }
+  cases.push_back(cases[1]);
+  cases.back().dim_qk = cases.back().dim_v = 8;
+  for (const int plain : {1, 5}) {
+    cases.push_back(cases[1]);
+    cases.back().plain = plain;
+  }
   cases.push_back(cases[1]);
   cases.back().hq = 80;  // more tiles than SMs
   return cases;
 }
 
+// Head dims below the tile's, rows that TMA does not take, sinks; of band kernels also windows, softcap and
+// ALiBi.
+template <class Shape, class Pick>
+void add_variants(const cuda::KernelEntry& entry, Shape const& shape, Pick const& pick, bool quick,
+                  std::vector<Case>& cases) {
+  const int most_qk = entry.key.head_dim_qk;
+  const int most_v = entry.key.head_dim_v;
+  const auto size = [&] { return pick({1, 5, 64, 127, 128, 129, 192, 200, 256, 333, 511, 700, 1025}); };
+  for (int d = 8; d <= most_qk; d += quick ? 40 : 8) {
+    Case c = shape(size(), size());
+    c.label = "head dim";
+    c.dim_qk = d;
+    c.dim_v = pick({std::min(8, most_v), std::min(d, most_v), most_v, std::max(8, most_v / 16 * 8)});
+    cases.push_back(c);
+  }
+  for (int plain = 1; plain <= 5; ++plain) {
+    for (int i = 0; i < (quick ? 1 : 3); ++i) {
+      Case c = shape(size(), size());
+      c.label = "plain";
+      c.plain = plain;
+      if (i == 1) {
+        c.dim_qk = most_qk - 8;
+        c.dim_v = std::max(8, most_v - 16);
+      }
+      cases.push_back(c);
+    }
+  }
+  for (int i = 0; i < (quick ? 2 : 8); ++i) {
+    Case c = shape(size(), i % 4 == 3 ? 0 : size());
+    c.label = "sinks";
+    c.sinks = true;
+    c.lse_with_sink = i % 2 == 0;
+    c.v_exponent = i == 4 ? -60.0F / (entry.key.element == sm90::Element::kBFloat16 ? 1 : 10) : 0.0F;
+    cases.push_back(c);
+  }
+  if (entry.key.mask != sm90::Mask::kBand) {
+    return;
+  }
+  for (int i = 0; i < (quick ? 10 : 80); ++i) {
+    Case c = shape(size(), size());
+    c.label = "window";
+    c.left = pick({-1, 0, 1, 5, 63, 64, 100, 127, 128, 200, 400});
+    c.right = pick({-1, -1, 0, 1, 5, 63, 64, 100, 128, 300});
+    c.sinks = pick({0, 0, 0, 1}) != 0;
+    c.plain = pick({0, 0, 0, 0, 0, 1});
+    if (pick({0, 0, 0, 1}) != 0) {
+      c.column_q = std::sqrt(static_cast<float>(most_qk));
+      c.key_step = 64;
+      c.key_slope = static_cast<float>(pick({-30, -9, 9, 30}));
+    }
+    cases.push_back(c);
+  }
+  for (int i = 0; i < (quick ? 16 : 120) && entry.key.logits == sm90::Logits::kChanged; ++i) {
+    Case c = shape(size(), size());
+    c.label = "score";
+    c.left = pick({-1, -1, -1, 0, 5, 64, 200});
+    c.right = pick({-1, -1, -1, 0, 5, 100});
+    c.softcap = pick({0, 1, 1}) != 0 ? static_cast<float>(pick({1, 15, 30, 50, 1000})) : 0.0F;
+    c.slope =
+        c.softcap == 0.0F || pick({0, 1}) != 0 ? 0.25F * static_cast<float>(pick({-4, -1, 1, 2, 8})) : 0.0F;
+    c.q_scale = pick({1, 1, 10}) != 1 ? 10.0F : 1.0F;
+    c.sinks = pick({0, 0, 1}) != 0;
+    c.lse_with_sink = pick({0, 1}) != 0;
+    cases.push_back(c);
+  }
+}
+
 std::vector<Case> cases_for(const cuda::KernelEntry& entry, bool quick, std::mt19937_64& random) {
   std::vector<Case> cases;
-  const bool causal = entry.key.mask == sm90::Mask::kCausal;
+  const bool band = entry.key.mask == sm90::Mask::kBand;
   const auto pick = [&](std::initializer_list<int> values) {
     return *(values.begin() + random() % values.size());
   };
@@ -292,7 +457,8 @@ std::vector<Case> cases_for(const cuda::KernelEntry& entry, bool quick, std::mt1
     c.batch = pick({1, 2, 3});
     c.hk = pick({1, 2});
     c.hq = c.hk * pick({1, 2, 3, 4, 6, 8, 12});
-    c.bottom_right = !causal || random() % 2 == 0;
+    c.causal = band && random() % 2 == 0;
+    c.bottom_right = !c.causal || random() % 2 == 0;
     c.heads_first = random() % 2 == 0;
     c.force_static = random() % 3 == 0;
     c.label = "shape";
@@ -322,7 +488,7 @@ std::vector<Case> cases_for(const cuda::KernelEntry& entry, bool quick, std::mt1
     cases.push_back(big);
   }
   // Hard data. Column 0 adds column_q · scale · k[0] to the logits.
-  const float root = std::sqrt(static_cast<float>(entry.key.head_dim));
+  const float root = std::sqrt(static_cast<float>(entry.key.head_dim_qk));
   const bool bf16 = entry.key.element == sm90::Element::kBFloat16;
   const auto hard = [&](const char* label, float slope, int step, float start) {
     for (const int n : {300, 1000}) {
@@ -380,6 +546,7 @@ std::vector<Case> cases_for(const cuda::KernelEntry& entry, bool quick, std::mt1
   broadcast.label = "broadcast batch";
   broadcast.broadcast_batch = true;
   cases.push_back(broadcast);
+  add_variants(entry, shape, pick, quick, cases);
   // Visible bad data: the reference says where NaN and Inf must appear.
   for (const std::uint16_t bits : {std::uint16_t{0x7FFF}, std::uint16_t{0x7F80}, std::uint16_t{0xFF80}}) {
     Case c = shape(200, 200);
@@ -406,12 +573,13 @@ void check_masked_poison(Bench& b, const cuda::KernelEntry& entry, Tally& tally)
     Case c;
     c.sq = c.sk = std::abs(n);
     if (n < 0) {  // rows of a warp redo their references at different blocks
-      c.column_q = std::sqrt(static_cast<float>(entry.key.head_dim));
+      c.column_q = std::sqrt(static_cast<float>(entry.key.head_dim_qk));
       c.key_step = 50;
       c.key_slope = -9;
     }
     c.batch = 1;
     c.hq = c.hk = 1;
+    c.causal = true;
     const unsigned long long seed = b.seed;
     Prepared clean = prepare(b, entry, c);
     run(b, entry, clean, 0);
@@ -429,6 +597,45 @@ void check_masked_poison(Bench& b, const cuda::KernelEntry& entry, Tally& tally)
   }
 }
 
+// The same in the middle of a window: rows that do not see the key keep their bits, on both sides of it.
+void check_window_poison(Bench& b, const cuda::KernelEntry& entry, Tally& tally) {
+  for (const auto& [n, left, right] :
+       {std::tuple{300, 20, 0}, std::tuple{300, 20, 20}, std::tuple{900, 300, 70}, std::tuple{900, 129, 0},
+        std::tuple{1300, 500, 500}}) {
+    for (const int key : {n / 2, n - 1, 0, n / 3 / 64 * 64}) {
+      Case c;
+      c.sq = c.sk = n;
+      c.left = left;
+      c.right = right;
+      const unsigned long long seed = b.seed;
+      Prepared clean = prepare(b, entry, c);
+      run(b, entry, clean, 0);
+      b.gpu.copy(b.o_again, b.o, clean.o_halfwords * 2);
+      b.gpu.copy(b.lse_again, b.lse, clean.lse_count * 4);
+      b.seed = seed;
+      c.poison_key = key;
+      Prepared bad = prepare(b, entry, c);
+      run(b, entry, bad, 0);
+      // Rows i with key <= i + right and key >= i - left see it.
+      const int first = std::max(0, key - right);
+      const int last = std::min(n - 1, key + left);
+      const std::size_t base = static_cast<std::size_t>(static_cast<char*>(bad.o.data) - b.o);
+      const auto at = [&](int row) {
+        return base + static_cast<std::size_t>(bad.o.seqlen) * static_cast<std::size_t>(row) * 2;
+      };
+      tally.fail(entry, "NaN after the window, O", different(b, b.o, b.o_again, at(first)));
+      tally.fail(entry, "NaN before the window, O",
+                 different(b, b.o + at(last + 1), b.o_again + at(last + 1), at(n) - at(last + 1)));
+      tally.fail(entry, "NaN after the window, LSE",
+                 different(b, b.lse, b.lse_again, static_cast<std::size_t>(first) * 4));
+      tally.fail(
+          entry, "NaN before the window, LSE",
+          different(b, b.lse + last + 1, b.lse_again + last + 1, static_cast<std::size_t>(n - 1 - last) * 4));
+      tally.add(entry, c, judge(b, entry, c, bad));
+    }
+  }
+}
+
 void check_repeats(Bench& b, const cuda::KernelEntry& entry, Tally& tally) {
   Case c;
   c.sq = 1111;
@@ -436,16 +643,17 @@ void check_repeats(Bench& b, const cuda::KernelEntry& entry, Tally& tally) {
   c.batch = 4;
   c.hq = 12;
   c.hk = 4;
+  c.causal = entry.key.mask == sm90::Mask::kBand;
   Prepared p = prepare(b, entry, c);
   run(b, entry, p, 0);
   b.gpu.copy(b.o_again, b.o, p.o_halfwords * 2);
   unsigned long long count = 0;
-  for (int i = 0; i < 200; ++i) {
+  for (int i = 0; i < 1000; ++i) {
     b.gpu.set16(b.o, kPoison, p.o_halfwords);
     run(b, entry, p, i % 2);
     count += different(b, b.o, b.o_again, p.o_halfwords * 2);
   }
-  tally.fail(entry, "200 runs", count);
+  tally.fail(entry, "1000 runs", count);
 }
 
 // A graph captured on the kernel's first use, replayed with new contents.
@@ -524,7 +732,10 @@ int main_of(int argc, char** argv) {
       run(b, *entry, p, c.force_static);
       tally.add(*entry, c, judge(b, *entry, c, p));
     }
-    if (!tiny && entry->key.mask == sm90::Mask::kCausal) check_masked_poison(b, *entry, tally);
+    if (!tiny && entry->key.mask == sm90::Mask::kBand) {
+      check_masked_poison(b, *entry, tally);
+      check_window_poison(b, *entry, tally);
+    }
     if (!tiny) check_repeats(b, *entry, tally);
     char line[256];
     std::snprintf(line, sizeof(line), "%-32s %5d cases %4d failed   worst O %.3f  LSE %.4f of the bound\n",

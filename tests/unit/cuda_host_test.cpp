@@ -2,7 +2,9 @@
 // which kernel is picked, the order of tiles, the table of kernels, and a machine without a driver.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <attn/attn.hpp>
+#include <cstring>
 #include <set>
 #include <string>
 
@@ -33,29 +35,72 @@ TEST(CudaTable, EveryKernelFitsTheMachineAndIsNamedOnce) {
   }
 }
 
-TEST(CudaTable, EveryKeyIsBuilt) {
+// Which tile of head_dim computes which problem: the support table of docs/kernels/sm90_forward.md.
+TEST(CudaSelect, TheSmallestTileThatHoldsTheHeadDims) {
+  const struct {
+    int qk, v, tile_qk, tile_v;
+  } cases[] = {{8, 8, 32, 32},       {32, 32, 32, 32},     {40, 40, 64, 64},     {64, 64, 64, 64},
+               {72, 72, 96, 96},     {80, 80, 96, 96},     {96, 96, 96, 96},     {104, 104, 128, 128},
+               {120, 128, 128, 128}, {128, 128, 128, 128}, {64, 128, 128, 128},  {128, 64, 128, 64},
+               {136, 136, 160, 160}, {160, 160, 160, 160}, {192, 192, 192, 192}, {192, 128, 192, 128},
+               {200, 200, 256, 256}, {256, 256, 256, 256}, {256, 8, 256, 256},   {8, 256, 256, 256}};
   for (const char* dtype : {"bf16", "fp16"}) {
-    for (const int d : {64, 128, 256}) {
-      for (const char* mask : {"", " causal=br", " causal=tl"}) {
-        const Problem p =
-            problem_of(("b1 hq1 hk1 sq9 sk9 d" + std::to_string(d) + " " + dtype + mask).c_str());
-        ASSERT_TRUE(cuda::kernels_can(p).ok());
+    for (const auto& c : cases) {
+      for (const char* mask :
+           {"", " causal=br", " window=9,3 causal=tl", " softcap=30", " alibi causal=br"}) {
+        const std::string line =
+            "b1 hq1 hk1 sq9 sk9 d" + std::to_string(c.qk) + " dv" + std::to_string(c.v) + " " + dtype + mask;
+        const Problem p = problem_of(line.c_str());
+        ASSERT_TRUE(cuda::kernels_can(p).ok()) << line << cuda::kernels_can(p).message();
         const cuda::Selection s = cuda::select_kernel(p);
         ASSERT_NE(s.entry, nullptr);
-        EXPECT_EQ(s.entry->key.head_dim, d);
-        EXPECT_EQ(s.entry->key.mask == sm90::Mask::kCausal, p.causal);
+        const bool changed = std::strstr(mask, "softcap") != nullptr || std::strstr(mask, "alibi") != nullptr;
+        EXPECT_EQ(s.entry->key.logits == sm90::Logits::kChanged, changed) << line;
+        if (!changed) {
+          EXPECT_EQ(s.entry->key.head_dim_qk, c.tile_qk) << line;
+          EXPECT_EQ(s.entry->key.head_dim_v, c.tile_v) << line;
+        } else {  // fewer tiles: the products do not bound these
+          EXPECT_EQ(s.entry->key.head_dim_qk, std::max(c.qk, c.v) <= 64    ? 64
+                                              : std::max(c.qk, c.v) <= 128 ? 128
+                                              : std::max(c.qk, c.v) <= 192 ? 192
+                                                                           : 256)
+              << line;
+        }
         EXPECT_EQ(s.entry->key.element == sm90::Element::kBFloat16, std::string(dtype) == "bf16");
+        if (*mask != 0) {
+          EXPECT_EQ(s.entry->key.mask, sm90::Mask::kBand) << line;
+        }
       }
     }
   }
 }
 
+TEST(CudaSelect, FullKernelsForFullProblemsOnly) {
+  for (const char* d : {"64", "128", "256"}) {
+    const std::string line = std::string("b1 hq1 hk1 sq9 sk9 bf16 d") + d;
+    EXPECT_EQ(cuda::select_kernel(problem_of(line.c_str())).entry->key.mask, sm90::Mask::kFull);
+    const Problem p = problem_of((line + " softcap=5").c_str());
+    EXPECT_EQ(cuda::select_kernel(p).entry->key.mask, sm90::Mask::kBand);
+  }
+}
+
+TEST(CudaSelect, FewRowsTakeTheSmallTile) {
+  const auto tile_m = [](const char* line) {
+    return cuda::select_kernel(problem_of(line)).entry->config.tile_m();
+  };
+  EXPECT_EQ(tile_m("b1 hq1 hk1 sq2047 sk4096 d64 bf16 causal=br"), 128);
+  EXPECT_EQ(tile_m("b1 hq1 hk1 sq2048 sk4096 d64 bf16 causal=br"), 192);
+  EXPECT_EQ(tile_m("b1 hq1 hk1 sq9 sk4096 d64 bf16"), 192);
+}
+
 TEST(CudaSelect, RefusesByName) {
   const std::pair<const char*, const char*> cases[] = {
       {"b1 hq1 hk1 sq9 sk9 d64 fp32", "fp32"},
-      {"b1 hq1 hk1 sq9 sk9 d80 bf16", "head_dim_qk"},
-      {"b1 hq1 hk1 sq9 sk9 d64 bf16 softcap=3", "softcap"},
-      {"b1 hq1 hk1 sq9 sk9 d64 bf16 sinks", "sinks"},
+      {"b1 hq1 hk1 sq9 sk9 d84 bf16", "head_dim_qk is 84"},
+      {"b1 hq1 hk1 sq9 sk9 d64 dv12 bf16", "head_dim_v is 12"},
+      {"b1 hq1 hk1 sq9 sk9 d264 bf16", "at most 256"},
+      {"b1 hq1 hk1 sq9 sk9 d64 bf16 softcap=1e31", "softcap"},
+      {"b1 hq1 hk1 sq9 sk9 d64 bf16 softcap=1e-31", "softcap"},
   };
   for (const auto& [line, word] : cases) {
     const Status status = cuda::kernels_can(problem_of(line));
@@ -63,31 +108,36 @@ TEST(CudaSelect, RefusesByName) {
     EXPECT_NE(status.message().find(word), std::string::npos) << status.message();
   }
   Problem p = problem_of("b1 hq1 hk1 sq9 sk9 d64 bf16");
-  p.window_left = 4;
-  p.alignment = Alignment::kTopLeft;
-  EXPECT_NE(cuda::kernels_can(p).message().find("window_left"), std::string::npos);
-  p = problem_of("b1 hq1 hk1 sq9 sk9 d64 bf16");
   p.batch = p.heads_q = 1 << 20;
   EXPECT_FALSE(cuda::kernels_can(p).ok());
   p = problem_of("b1 hq1 hk1 sq9 sk9 d64 bf16");
   p.seqlen_q = std::int64_t{1} << 31;
   EXPECT_NE(cuda::kernels_can(p).message().find("seqlen_q"), std::string::npos);
+  p = problem_of("b1 hq1 hk1 sq9 sk9 d64 bf16");
+  p.batch = std::int64_t{1} << 31;
+  EXPECT_NE(cuda::kernels_can(p).message().find("batch"), std::string::npos);
 }
 
-TEST(CudaSelect, OffsetOfTheMask) {
-  const auto offset = [](const char* line) {
-    return cuda::select_kernel(problem_of(line)).shape.causal_offset;
+TEST(CudaSelect, BoundsOfTheMask) {
+  const auto bounds = [](const Problem& p) {
+    const cuda::DenseShape s = cuda::select_kernel(p).shape;
+    return std::pair(s.band_lower, s.band_upper);
   };
-  EXPECT_EQ(offset("b1 hq1 hk1 sq10 sk30 d64 bf16 causal=br"), 20);
-  EXPECT_EQ(offset("b1 hq1 hk1 sq10 sk30 d64 bf16 causal=tl"), 0);
-  EXPECT_EQ(offset("b1 hq1 hk1 sq30 sk10 d64 bf16 causal=br"), -20);
+  const auto of = [&](const char* line) { return bounds(problem_of(line)); };
+  using Bounds = std::pair<std::int64_t, std::int64_t>;
+  EXPECT_EQ(of("b1 hq1 hk1 sq10 sk30 d64 bf16"), (Bounds{-10, 30}));
+  EXPECT_EQ(of("b1 hq1 hk1 sq10 sk30 d64 bf16 causal=br"), (Bounds{-10, 21}));
+  EXPECT_EQ(of("b1 hq1 hk1 sq10 sk30 d64 bf16 causal=tl"), (Bounds{-10, 1}));
+  EXPECT_EQ(of("b1 hq1 hk1 sq30 sk10 d64 bf16 causal=br"), (Bounds{-30, -19}));
+  EXPECT_EQ(of("b1 hq1 hk1 sq10 sk30 d64 bf16 window=3,5 align=br"), (Bounds{17, 26}));
+  EXPECT_EQ(of("b1 hq1 hk1 sq10 sk30 d64 bf16 window=3,5 causal=br"), (Bounds{17, 21}));
+  EXPECT_EQ(of("b1 hq1 hk1 sq10 sk30 d64 bf16 window=3,5 align=tl"), (Bounds{-3, 6}));
   Problem p = problem_of("b1 hq1 hk1 sq10 sk30 d64 bf16");
   p.alignment = Alignment::kTopLeft;
-  p.window_right = 5;  // no left bound: causal with another offset
-  EXPECT_EQ(cuda::select_kernel(p).shape.causal_offset, 5);
-  EXPECT_EQ(cuda::select_kernel(p).entry->key.mask, sm90::Mask::kCausal);
   p.window_right = std::int64_t{1} << 62;
-  EXPECT_EQ(cuda::select_kernel(p).shape.causal_offset, 30);
+  EXPECT_EQ(bounds(p), (Bounds{-10, 30}));
+  p.window_left = std::int64_t{1} << 62;
+  EXPECT_EQ(bounds(p), (Bounds{-10, 30}));
 }
 
 TEST(CudaOrder, TilesAndSections) {
@@ -103,6 +153,12 @@ TEST(CudaOrder, TilesAndSections) {
   const cuda::TileOrder sections = cuda::order_tiles(*causal.entry, causal.shape, 50 << 20);
   EXPECT_EQ(sections.heads_per_section, 50);
   EXPECT_TRUE(sections.dynamic);
+  // A window only at the left makes tiles of different lengths too; a band kernel without bounds does not.
+  const cuda::Selection left =
+      cuda::select_kernel(problem_of("b2 hq6 hk3 sq300 sk1000 d128 bf16 window=9,-1 align=br"));
+  EXPECT_TRUE(cuda::order_tiles(*left.entry, left.shape, 50 << 20).dynamic);
+  const cuda::Selection wide = cuda::select_kernel(problem_of("b2 hq6 hk3 sq300 sk1000 d96 bf16"));
+  EXPECT_FALSE(cuda::order_tiles(*wide.entry, wide.shape, 50 << 20).dynamic);
   // Never more than there are, never none, also with no keys or a head larger than the cache.
   const cuda::Selection few = cuda::select_kernel(problem_of("b1 hq2 hk1 sq64 sk64 d64 bf16 causal=br"));
   EXPECT_EQ(cuda::order_tiles(*few.entry, few.shape, 50 << 20).heads_per_section, 2);

@@ -64,6 +64,7 @@ void check_accumulator() {
 
 TEST(CudaLayouts, AccumulatorByRowsAndAsOperandA) {
   check_accumulator<64>();
+  check_accumulator<80>();
   check_accumulator<96>();
   check_accumulator<128>();
   check_accumulator<192>();
@@ -114,6 +115,7 @@ TEST(CudaLayouts, TilesLieAsTmaWritesThem) {
   check_tiles<128, 128>();
   check_tiles<64, 256>();
   check_tiles<192, 64>();
+  check_tiles<96, 192>();
 }
 
 }  // namespace

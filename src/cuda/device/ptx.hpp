@@ -12,6 +12,13 @@ __device__ __forceinline__ float exp2_approx(float x) {
   return y;
 }
 
+// 1/x: rcp.approx.ftz.f32, error 1 ulp (PTX ISA, rcp).
+__device__ __forceinline__ float reciprocal_approx(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 // Two floats to a packed pair, each rounded to nearest even; `low` lands in the lower half.
 template <bool kBFloat16>
 __device__ __forceinline__ std::uint32_t pack_pair(float low, float high) {

@@ -7,6 +7,7 @@
 
 #include "cuda/sm90/load.hpp"
 #include "cuda/sm90/mainloop.hpp"
+#include "cuda/sm90/store.hpp"
 
 namespace attn::sm90 {
 
@@ -49,10 +50,17 @@ __device__ __forceinline__ void forward(const cuda::ForwardParams& params) {
 
   if (warpgroup == 0) {
     cutlass::arch::warpgroup_reg_dealloc<kConfig.producer_registers>();
-    if (warp == 0 && cute::elect_one_sync()) {
-      Loader<Traits>{params, shared}.run();
-    } else if (warp == 1 && cute::elect_one_sync()) {
-      Storer<Traits>{params, shared}.run();
+    if (params.plain == 0) {
+      if (warp == 0 && cute::elect_one_sync()) {
+        Loader<Traits, false>{params, shared, 0}.run();
+      } else if (warp == 1 && cute::elect_one_sync()) {
+        Storer<Traits, false>{params, shared, 0}.run();
+      }
+    } else if (warp == 1) {
+      Storer<Traits, true>{params, shared, static_cast<int>(threadIdx.x) % 32}.run();
+    } else {  // warps 0, 2 and 3
+      const int thread = static_cast<int>(threadIdx.x);
+      Loader<Traits, true>{params, shared, thread < 32 ? thread : thread - 32}.run();
     }
   } else {
     cutlass::arch::warpgroup_reg_alloc<kConfig.consumer_registers>();

@@ -5,13 +5,10 @@
 // Tested by every kernel test.
 #pragma once
 
-#include <climits>
-#include <cute/algorithm/gemm.hpp>
-#include <cute/atom/copy_atom.hpp>
-#include <cute/atom/copy_traits_sm75.hpp>
-
 #include "cuda/device/mask.hpp"
 #include "cuda/device/online_softmax.hpp"
+#include "cuda/device/score.hpp"
+#include "cuda/device/wgmma.hpp"
 #include "cuda/sm90/epilogue.hpp"
 #include "cuda/sm90/shared_storage.hpp"
 
@@ -20,11 +17,10 @@ namespace attn::sm90 {
 template <class Traits>
 struct Consumer {
   using T = typename Traits::T;
-  using MmaS = typename Traits::MmaS;
-  using MmaO = typename Traits::MmaO;
   static constexpr KernelConfig kConfig = Traits::kConfig;
   static constexpr bool kClassic = kConfig.softmax == Softmax::kClassic;
-  using ScaleOut = cute::SM90::GMMA::ScaleOut;
+  static constexpr bool kBand = Traits::kKey.mask == Mask::kBand;
+  static constexpr bool kChanged = Traits::kKey.logits == Logits::kChanged;
   // Named barriers (cutlass::arch::NamedBarrier's user ids): [0, 3) turns, [3, 6) a warpgroup's own,
   // 6 all consumers.
   static constexpr int kTurnBarrier = 0;
@@ -40,10 +36,10 @@ struct Consumer {
   Ring<kConfig.k_stages> k;
   Ring<kConfig.v_stages> v;
   device::OnlineSoftmax<kConfig.softmax, Traits::kBFloat16, Traits::kCareful> softmax;
-  int num_unmasked;  // of the tile in work
+  int plain_begin;  // of the tile in work: blocks [plain_begin, plain_end) are neither masked nor changed
+  int plain_end;
   bool careful;
-  int ends[2];          // keys [0, ends[r]) are visible to this thread's row r
-  ScaleOut accumulate;  // Zero for a tile's first P·V
+  int accumulate;  // 0 for a tile's first P·V
 
   __device__ __forceinline__ void take_turn() const {
     if constexpr (kConfig.ping_pong) {
@@ -63,25 +59,39 @@ struct Consumer {
     }
   }
 
-  template <class Mma, class A, class B, class C>
-  __device__ __forceinline__ static void product(Mma& mma, A const& a, B const& b, C& c, ScaleOut first) {
+  // S = Q·Kᵀ of a slot and a stage, as descriptors a and b of 16 columns of head_dim each.
+  template <class Q, class K, class S>
+  __device__ __forceinline__ void issue_scores(Q const& q_tiles, K const& k_tiles, S& s) const {
     using namespace cute;
-    mma.accumulate_ = first;
     CUTE_UNROLL
-    for (int i = 0; i < decltype(size<2>(a))::value; ++i) {
-      cute::gemm(mma, a(_, _, i), b(_, _, i), c);
-      mma.accumulate_ = ScaleOut::One;
+    for (int i = 0; i < Traits::kHeadDimQk / 16; ++i) {
+      device::WgmmaShared<Traits::kBFloat16, Traits::kTileN>::multiply(
+          q_tiles(0, make_coord(warpgroup, i, slot.index)).desc_, k_tiles(0, make_coord(0, i, k.index)).desc_,
+          s.data(), i > 0);
+    }
+    warpgroup_commit_batch();
+  }
+
+  // O += P·V of a stage, 16 keys at a time.
+  template <class P, class V, class O>
+  __device__ __forceinline__ void issue_output(P const& operand_p, V const& v_tiles, O& o) const {
+    using namespace cute;
+    CUTE_UNROLL
+    for (int i = 0; i < Traits::kTileN / 16; ++i) {
+      device::WgmmaRegisters<Traits::kBFloat16, Traits::kHeadDimV>::multiply(
+          operand_p(0, 0, i), operand_p(1, 0, i), operand_p(2, 0, i), operand_p(3, 0, i),
+          v_tiles(0, make_coord(0, i, v.index)).desc_, o.data(), i > 0 ? 1 : accumulate);
     }
     warpgroup_commit_batch();
   }
 
   // A negative scale is Q with its sign bits turned: this warpgroup's rows of the slot, in place.
   __device__ __forceinline__ void negate_q() {
-    auto* base = reinterpret_cast<uint4*>(shared.q + slot.index * Traits::kTileM * Traits::kHeadDim);
+    auto* base = reinterpret_cast<uint4*>(shared.q + slot.index * Traits::kTileM * Traits::kStoredQk);
     constexpr int kChunkWords = Traits::kTileM * 64 * 2 / 16;
     constexpr int kOwnWords = 64 * 64 * 2 / 16;
 #pragma unroll 1
-    for (int c = 0; c < Traits::kChunks; ++c) {
+    for (int c = 0; c < Traits::kStoredQk / kBoxColumns; ++c) {
 #pragma unroll 1
       for (int i = thread; i < kOwnWords; i += 128) {
         uint4& word = base[c * kChunkWords + warpgroup * kOwnWords + i];
@@ -115,18 +125,19 @@ struct Consumer {
   }
 
   // A careful tile: NaN and Inf are taken out of the V stage that comes next, block `block`, if rows exist
-  // that do not see all of it, and the least key that had one is noted: rows that do see it are left to
+  // that do not see all of it, and the keys that had one are noted: rows that do see one are left to
   // exact_row. Each consumer thread looks at its share; no warpgroup multiplies before all have.
   __device__ __forceinline__ void clean_values(int block) {
-    if (block < num_unmasked) {
+    const TileInfo& tile = shared.info[slot.index];
+    if (block >= tile.unmasked_begin && block < tile.unmasked_end) {
       return;  // every row sees these: NaN and Inf are theirs
     }
+    const int first_bit = masked_ordinal(tile, block) * Traits::kTileN;
     shared.v_full[v.index].wait(v.phase);
     constexpr std::uint32_t kExponent = Traits::kBFloat16 ? 0x7F80u : 0x7C00u;
-    auto* words = reinterpret_cast<std::uint32_t*>(shared.v + v.index * Traits::kTileN * Traits::kHeadDim);
-    int bad = INT_MAX;
+    auto* words = reinterpret_cast<std::uint32_t*>(shared.v + v.index * Traits::kTileN * Traits::kStoredV);
 #pragma unroll 1
-    for (int i = warpgroup * 128 + thread; i < Traits::kTileN * Traits::kHeadDim / 2;
+    for (int i = warpgroup * 128 + thread; i < Traits::kTileN * Traits::kStoredV / 2;
          i += 128 * kConfig.warpgroups) {
       const std::uint32_t word = words[i];
       std::uint32_t keep = 0xFFFFFFFFu;
@@ -134,52 +145,71 @@ struct Consumer {
       keep ^= (word >> 16 & kExponent) == kExponent ? 0xFFFF0000u : 0u;
       if (keep != 0xFFFFFFFFu) {
         words[i] = word & keep;
-        // 32 words make a key's 128 bytes of one chunk; the swizzle moves words within them only.
-        bad = min(bad, block * Traits::kTileN + i / 32 % Traits::kTileN);
+        // 32 words make a key's 128 bytes of one box; the swizzle moves words within them only.
+        const int bit = first_bit + i / 32 % Traits::kTileN;
+        atomicOr(&shared.bad_keys[bit / 32], 1u << bit % 32);
       }
-    }
-    if (bad != INT_MAX) {
-      atomicMin(&shared.first_bad_key, bad);
     }
     cutlass::arch::fence_view_async_shared();
     sync_consumers();
   }
 
-  __device__ __forceinline__ int row_in_tile() const {
-    return warpgroup * 64 + thread / 32 * 16 + thread % 32 / 4;
-  }
-
+  // Changes of the logits (device/score.hpp) and what is masked (device/mask.hpp) of one block.
   template <class Scores>
   __device__ __forceinline__ void mask(Scores& scores, int block) const {
+    const TileInfo& tile = shared.info[slot.index];
+    const int thread = device::opaque(this->thread);  // recomputed here, not kept in registers
+    const int row = tile.m_tile * Traits::kTileM + warpgroup * 64 + thread / 32 * 16 + thread % 32 / 4;
     const int column = block * Traits::kTileN + 2 * (thread % 4);
-    const int limits[2] = {ends[0] - column, ends[1] - column};
-    device::mask_block(scores, limits);
+    const int begins[2] = {device::key_begin<Traits::kKey.mask>(params, row),
+                           device::key_begin<Traits::kKey.mask>(params, row + 8)};
+    const int ends[2] = {device::key_end<Traits::kKey.mask>(params, row),
+                         device::key_end<Traits::kKey.mask>(params, row + 8)};
+    if constexpr (kChanged) {
+      const device::RowBias bias[2] = {{params, tile.batch, tile.head, begins[0], ends[0]},
+                                       {params, tile.batch, tile.head, begins[1], ends[1]}};
+      device::change_logits(scores, params, bias, column);
+      if (block >= tile.unmasked_begin && block < tile.unmasked_end) {
+        return;
+      }
+    }
+    const int right[2] = {ends[0] - column, ends[1] - column};
+    device::mask_right(scores, right);
+    if constexpr (kBand) {
+      if (params.band_lower + params.seqlen_q > 0) {  // else no row has a left bound
+        const int left[2] = {begins[0] - column, begins[1] - column};
+        device::mask_left(scores, left);
+      }
+    }
   }
 
-  // Returns the tile's number of blocks.
+  // Returns the tile's last block.
   __device__ __forceinline__ int begin_tile() {
-    const TileInfo tile = shared.info[slot.index];
-    const int row = tile.m_tile * Traits::kTileM + row_in_tile();
-    ends[0] = device::key_end<Traits::kKey.mask>(params, row);
-    ends[1] = device::key_end<Traits::kKey.mask>(params, row + 8);
-    num_unmasked = tile.num_unmasked;
+    const TileInfo& tile = shared.info[slot.index];
+    plain_begin = tile.unmasked_begin;
+    plain_end = tile.unmasked_end;
+    if constexpr (kChanged) {
+      plain_begin = plain_end = tile.block_begin;
+    }
     careful = Traits::kCareful && tile.careful != 0;
-    accumulate = ScaleOut::Zero;
-    if (careful) {
-      sync_consumers();  // the last careful tile's note has been read by all
-      shared.first_bad_key = INT_MAX;
+    accumulate = 0;
+    if (Traits::kCareful && careful) {
+      sync_consumers();  // the last careful tile's notes have been read by all
+      if (warpgroup == 0) {
+        for (int i = thread; i < Traits::kBadKeyWords; i += 128) {
+          shared.bad_keys[i] = 0;
+        }
+      }
       sync_consumers();
     }
-    return tile.num_blocks;
+    return tile.block_end - 1;
   }
 
   // Block `block` of the tile, and P·V of the block before it.
-  template <bool kMasked, class S, class P, class O, class A, class K, class OperandP, class V>
-  __device__ __forceinline__ void step(int block, S& s, P& p, O& o, A const& q, K const& k_tiles,
+  template <bool kMasked, class S, class P, class O, class Q, class K, class OperandP, class V>
+  __device__ __forceinline__ void step(int block, S& s, P& p, O& o, Q const& q_tiles, K const& k_tiles,
                                        OperandP const& operand_p, V const& v_tiles) {
     using namespace cute;
-    MmaS mma_s;
-    MmaO mma_o;
     auto scores = make_tensor(s.data(), device::rows_and_columns(s.layout()));
     auto output = make_tensor(o.data(), device::rows_and_columns(o.layout()));
 
@@ -187,31 +217,19 @@ struct Consumer {
     if (Traits::kCareful && careful) {
       clean_values(block + 1);
     }
-    if constexpr (!kConfig.overlap) {
-      shared.v_full[v.index].wait(v.phase);
-    }
     take_turn();
     warpgroup_fence_operand(s);
     warpgroup_fence_operand(o);
     warpgroup_fence_operand(p);
     warpgroup_arrive();
-    if constexpr (kConfig.overlap) {
-      product(mma_s, q, k_tiles(_, _, _, k.index), s, ScaleOut::Zero);
-      shared.v_full[v.index].wait(v.phase);
-      warpgroup_arrive();  // again: a wait lies between, and without it ptxas adds one and says so (C7519)
-      product(mma_o, operand_p, v_tiles(_, _, _, v.index), o, accumulate);
-      pass_turn();
-      warpgroup_wait<1>();
-    } else {
-      product(mma_o, operand_p, v_tiles(_, _, _, v.index), o, accumulate);
-      warpgroup_wait<0>();
-      warpgroup_arrive();
-      product(mma_s, q, k_tiles(_, _, _, k.index), s, ScaleOut::Zero);
-      pass_turn();
-      warpgroup_wait<0>();
-    }
+    issue_scores(q_tiles, k_tiles, s);
+    shared.v_full[v.index].wait(v.phase);
+    warpgroup_arrive();  // again: a wait lies between, and without it ptxas adds one and says so (C7519)
+    issue_output(operand_p, v_tiles, o);
+    pass_turn();
+    warpgroup_wait<1>();
     warpgroup_fence_operand(s);
-    accumulate = ScaleOut::One;
+    accumulate = 1;
     release(shared.k_empty[k.index]);
     k.advance();
     if constexpr (kMasked) {
@@ -239,56 +257,38 @@ struct Consumer {
 
   __device__ __forceinline__ void run() {
     using namespace cute;
-    MmaS mma_s;
-    MmaO mma_o;
-    auto thread_s = mma_s.get_slice(thread);
-    auto thread_o = mma_o.get_slice(thread);
+    using DescriptorK = SM90::GMMA::smem_desc<Major::K>;
+    using DescriptorMn = SM90::GMMA::smem_desc<Major::MN>;
+    Tensor sQ = make_tensor(make_smem_ptr(shared.q), typename Traits::LayoutQ{});    // (M, d_qk, slots)
+    Tensor sK = make_tensor(make_smem_ptr(shared.k), typename Traits::LayoutK{});    // (N, d_qk, stages)
+    Tensor sVt = make_tensor(make_smem_ptr(shared.v), typename Traits::LayoutVt{});  // (d_v, N, stages)
+    // Descriptors of what one wgmma reads: (1, (warpgroups, d_qk/16, slots)), (1, (1, d_qk/16, stages)) and
+    // (1, (1, N/16, stages)). V's are of all stored columns; an instruction reads the first head_dim_v of
+    // them.
+    auto q_tiles = make_tensor<DescriptorK>(zipped_divide(sQ, Shape<_64, _16>{}));
+    auto k_tiles = make_tensor<DescriptorK>(zipped_divide(sK, Shape<Int<Traits::kTileN>, _16>{}));
+    auto v_tiles = make_tensor<DescriptorMn>(zipped_divide(sVt, Shape<Int<Traits::kStoredV>, _16>{}));
 
-    Tensor sQ_all = make_tensor(make_smem_ptr(shared.q), typename Traits::LayoutQ{});  // (M, d, slots)
-    Tensor sQ = local_tile(sQ_all, Shape<_64, Int<Traits::kHeadDim>, Int<kConfig.q_slots>>{},
-                           make_coord(warpgroup, _0{}, _0{}));                       // (64, d, slots)
-    Tensor sK = make_tensor(make_smem_ptr(shared.k), typename Traits::LayoutK{});    // (N, d, stages)
-    Tensor sVt = make_tensor(make_smem_ptr(shared.v), typename Traits::LayoutVt{});  // (d, N, stages)
-    Tensor k_tiles = thread_s.partition_fragment_B(sK);   // (MMA, MMA_N, MMA_K, stages): descriptors
-    Tensor v_tiles = thread_o.partition_fragment_B(sVt);  // (MMA, MMA_N, MMA_K, stages)
-
-    Tensor s = partition_fragment_C(mma_s, Shape<_64, Int<Traits::kTileN>>{});    // ((2, 2, N/8), 1, 1)
-    Tensor o = partition_fragment_C(mma_o, Shape<_64, Int<Traits::kHeadDim>>{});  // ((2, 2, d/8), 1, 1)
-    Tensor p = make_tensor<std::uint32_t>(Shape<Int<Traits::kTileN / 4>>{});      // packed pairs of S's order
-    Tensor operand_p = make_tensor(recast<T>(p).data(), device::as_operand_a(s.layout()));
+    Tensor s = make_tensor<float>(Shape<Shape<_2, _2, Int<Traits::kTileN / 8>>, _1, _1>{});
+    Tensor o = make_tensor<float>(Shape<Shape<_2, _2, Int<Traits::kHeadDimV / 8>>, _1, _1>{});
+    Tensor p = make_tensor<std::uint32_t>(Shape<Int<Traits::kTileN / 4>>{});  // packed pairs of S's order
+    Tensor operand_p =
+        recast<std::uint32_t>(make_tensor(recast<T>(p).data(), device::as_operand_a(s.layout())));
     auto scores = make_tensor(s.data(), device::rows_and_columns(s.layout()));
 
-    // Q as the A operand: descriptors of the slot, or registers filled from it.
-    [[maybe_unused]] Tensor q_registers =
-        make_tensor<T>(Shape<Shape<_2, _2, _2>, _1, Int<Traits::kHeadDim / 16>>{});
-    auto fill_q = [&]() __attribute__((always_inline)) {
-      if constexpr (kConfig.q_in_registers) {
-        auto copy_q = make_tiled_copy_A(Copy_Atom<SM75_U32x4_LDSM_N, T>{}, mma_s);
-        auto thread_q = copy_q.get_slice(thread);
-        copy(copy_q, thread_q.partition_S(sQ(_, _, slot.index)), thread_q.retile_D(q_registers));
-      }
-    };
-    auto operand_q = [&]() __attribute__((always_inline)) {
-      if constexpr (kConfig.q_in_registers) {
-        return make_tensor(q_registers.data(), q_registers.layout());
-      } else {
-        return thread_s.partition_fragment_A(sQ)(_, _, _, slot.index);  // (MMA, 1, MMA_K)
-      }
-    };
     // The first product of a tile, alone.
     auto first_scores = [&]() __attribute__((always_inline)) {
-      fill_q();
       shared.k_full[k.index].wait(k.phase);
       warpgroup_fence_operand(s);
       warpgroup_arrive();
-      product(mma_s, operand_q(), k_tiles(_, _, _, k.index), s, ScaleOut::Zero);
+      issue_scores(q_tiles, k_tiles, s);
       warpgroup_wait<0>();
       warpgroup_fence_operand(s);
       release(shared.k_empty[k.index]);
       k.advance();
     };
 
-    softmax.scale = params.scale_log2;
+    softmax.scale = kChanged ? 1.0f : params.scale_log2;
     if (kConfig.ping_pong && warpgroup == 0) {  // the first turn is nobody's to pass
       cutlass::arch::NamedBarrier::arrive(256, static_cast<std::uint32_t>(kTurnBarrier));
     }
@@ -304,33 +304,46 @@ struct Consumer {
       if (!scores_there) {
         first_scores();
       }
-      int block = begin_tile() - 1;
-      if (block >= num_unmasked) {
+      int block = begin_tile();
+      if (block < plain_begin || block >= plain_end) {
         mask(scores, block);
       }
       softmax.template first_block<kConfig.short_first>(scores, p);
       --block;
-      if constexpr (Traits::kKey.mask != Mask::kFull) {
+      if constexpr (kBand) {
+        // Blocks cut by the right edge; plain ones; those cut by the left edge. A loop of its own for the
+        // last costs no time; going back to the first costs registers.
 #pragma unroll 1
-        for (; block >= num_unmasked; --block) {
-          step<true>(block, s, p, o, operand_q(), k_tiles, operand_p, v_tiles);
+        for (; block >= plain_end; --block) {
+          step<true>(block, s, p, o, q_tiles, k_tiles, operand_p, v_tiles);
         }
-      }
+        if constexpr (!kChanged) {
 #pragma unroll 1
-      for (; block >= 0; --block) {
-        step<false>(block, s, p, o, operand_q(), k_tiles, operand_p, v_tiles);
+          for (; block >= plain_begin; --block) {
+            step<false>(block, s, p, o, q_tiles, k_tiles, operand_p, v_tiles);
+          }
+          const int begin = shared.info[slot.index].block_begin;
+#pragma unroll 1
+          for (; block >= begin; --block) {
+            step<true>(block, s, p, o, q_tiles, k_tiles, operand_p, v_tiles);
+          }
+        }
+      } else {
+#pragma unroll 1
+        for (; block >= 0; --block) {
+          step<false>(block, s, p, o, q_tiles, k_tiles, operand_p, v_tiles);
+        }
       }
 
       const int done_slot = slot.index;
       if (Traits::kCareful && careful) {
-        clean_values(0);
+        clean_values(block + 1);
       }
       if constexpr (Traits::kFlat) {
         slot.advance();
         kind = slot_arrived();
         scores_there = kind == kTile;
         if (scores_there) {
-          fill_q();
           shared.k_full[k.index].wait(k.phase);
         }
       }
@@ -341,11 +354,11 @@ struct Consumer {
       warpgroup_arrive();
       if constexpr (Traits::kFlat) {
         // Without a next tile this multiplies what lies in the stage, for nobody: cheaper than a branch here.
-        product(mma_s, operand_q(), k_tiles(_, _, _, k.index), s, ScaleOut::Zero);
+        issue_scores(q_tiles, k_tiles, s);
       }
       shared.v_full[v.index].wait(v.phase);
       warpgroup_arrive();
-      product(mma_o, operand_p, v_tiles(_, _, _, v.index), o, accumulate);
+      issue_output(operand_p, v_tiles, o);
       pass_turn();
       warpgroup_wait<0>();
       warpgroup_fence_operand(s);
@@ -358,7 +371,7 @@ struct Consumer {
       }
 
       Epilogue<Traits> epilogue{params, shared, warpgroup, device::opaque(thread)};
-      epilogue.finish(done_slot, o, softmax, ends, careful);
+      epilogue.finish(done_slot, o, softmax, careful);
 
       if constexpr (!Traits::kFlat) {
         slot.advance();

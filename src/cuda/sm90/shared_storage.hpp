@@ -5,7 +5,7 @@
 #include <cutlass/arch/barrier.h>
 #include <cutlass/numeric_types.h>
 
-#include <cute/atom/mma_atom.hpp>
+#include <cute/atom/mma_traits_sm90_gmma.hpp>
 
 #include "cuda/device/layouts.hpp"
 #include "cuda/sm90/config.hpp"
@@ -18,79 +18,6 @@ using cute::SM90::GMMA::Major;
 using FullBarrier = cutlass::arch::ClusterTransactionBarrier;
 using EmptyBarrier = cutlass::arch::ClusterBarrier;
 
-// The wgmma atom of N columns by name: CuTe's selector falls back to N = 16 in silence where N is not in its
-// table, and its extended table doubles the compile time.
-template <class T, int kN, bool kFromRegisters, Major kMajorB>
-CUTE_HOST_DEVICE constexpr auto wgmma_atom() {
-  using namespace cute;
-  constexpr Major kA = Major::K;
-  if constexpr (is_same_v<T, cutlass::bfloat16_t> && kFromRegisters) {
-    if constexpr (kN == 64) {
-      return SM90_64x64x16_F32BF16BF16_RS<kA, kMajorB>{};
-    }
-    if constexpr (kN == 96) {
-      return SM90_64x96x16_F32BF16BF16_RS<kA, kMajorB>{};
-    }
-    if constexpr (kN == 128) {
-      return SM90_64x128x16_F32BF16BF16_RS<kA, kMajorB>{};
-    }
-    if constexpr (kN == 192) {
-      return SM90_64x192x16_F32BF16BF16_RS<kA, kMajorB>{};
-    }
-    if constexpr (kN == 256) {
-      return SM90_64x256x16_F32BF16BF16_RS<kA, kMajorB>{};
-    }
-  } else if constexpr (is_same_v<T, cutlass::bfloat16_t>) {
-    if constexpr (kN == 64) {
-      return SM90_64x64x16_F32BF16BF16_SS<kA, kMajorB>{};
-    }
-    if constexpr (kN == 96) {
-      return SM90_64x96x16_F32BF16BF16_SS<kA, kMajorB>{};
-    }
-    if constexpr (kN == 128) {
-      return SM90_64x128x16_F32BF16BF16_SS<kA, kMajorB>{};
-    }
-    if constexpr (kN == 192) {
-      return SM90_64x192x16_F32BF16BF16_SS<kA, kMajorB>{};
-    }
-    if constexpr (kN == 256) {
-      return SM90_64x256x16_F32BF16BF16_SS<kA, kMajorB>{};
-    }
-  } else if constexpr (kFromRegisters) {
-    if constexpr (kN == 64) {
-      return SM90_64x64x16_F32F16F16_RS<kA, kMajorB>{};
-    }
-    if constexpr (kN == 96) {
-      return SM90_64x96x16_F32F16F16_RS<kA, kMajorB>{};
-    }
-    if constexpr (kN == 128) {
-      return SM90_64x128x16_F32F16F16_RS<kA, kMajorB>{};
-    }
-    if constexpr (kN == 192) {
-      return SM90_64x192x16_F32F16F16_RS<kA, kMajorB>{};
-    }
-    if constexpr (kN == 256) {
-      return SM90_64x256x16_F32F16F16_RS<kA, kMajorB>{};
-    }
-  } else {
-    if constexpr (kN == 64) {
-      return SM90_64x64x16_F32F16F16_SS<kA, kMajorB>{};
-    }
-    if constexpr (kN == 96) {
-      return SM90_64x96x16_F32F16F16_SS<kA, kMajorB>{};
-    }
-    if constexpr (kN == 128) {
-      return SM90_64x128x16_F32F16F16_SS<kA, kMajorB>{};
-    }
-    if constexpr (kN == 192) {
-      return SM90_64x192x16_F32F16F16_SS<kA, kMajorB>{};
-    }
-    if constexpr (kN == 256) {
-      return SM90_64x256x16_F32F16F16_SS<kA, kMajorB>{};
-    }
-  }
-}
-
 template <KernelKey kKeyValue, KernelConfig kConfigValue>
 struct Traits {
   static constexpr KernelKey kKey = kKeyValue;
@@ -99,10 +26,13 @@ struct Traits {
 
   using T = cute::conditional_t<kKey.element == Element::kBFloat16, cutlass::bfloat16_t, cutlass::half_t>;
   static constexpr bool kBFloat16 = kKey.element == Element::kBFloat16;
-  static constexpr int kHeadDim = kKey.head_dim;
+  static constexpr int kHeadDimQk = kKey.head_dim_qk;
+  static constexpr int kHeadDimV = kKey.head_dim_v;
+  static constexpr int kStoredQk = stored_columns(kHeadDimQk);
+  static constexpr int kStoredV = stored_columns(kHeadDimV);
   static constexpr int kTileM = kConfig.tile_m();
   static constexpr int kTileN = kConfig.tile_n;
-  static constexpr bool kFlat = kConfig.q_slots > 1 && kConfig.overlap;
+  static constexpr bool kFlat = kConfig.q_slots > 1;
 
   // Masked keys inside a tensor exist: their values may be NaN, which 0 · NaN carries into rows that do not
   // see them. Such a tile is done again, carefully, so that those rows have the bits they always have.
@@ -111,13 +41,15 @@ struct Traits {
   static constexpr int kRedoCapacity = 16;
   static_assert(kRedoEarly + kConfig.q_slots <= kRedoCapacity);
 
-  using LayoutQ = device::KMajorTile<T, kTileM, kHeadDim, kConfig.q_slots>;        // (M, d, slots)
-  using LayoutK = device::KMajorTile<T, kTileN, kHeadDim, kConfig.k_stages>;       // (N, d, stages)
-  using LayoutVt = device::TransposedTile<T, kTileN, kHeadDim, kConfig.v_stages>;  // (d, N, stages)
+  // Blocks of a tile that some of its rows see in part or not at all, at each side, and a bit for each of
+  // their keys.
+  static constexpr int kMaxMaskedBlocks = 2 * ((kTileM - 1) / kTileN + 2);
+  static constexpr int kBadKeyWords = (kMaxMaskedBlocks * kTileN + 31) / 32;
 
-  // One warpgroup each: 64 query rows.
-  using MmaS = decltype(cute::make_tiled_mma(wgmma_atom<T, kTileN, kConfig.q_in_registers, Major::K>()));
-  using MmaO = decltype(cute::make_tiled_mma(wgmma_atom<T, kHeadDim, true, Major::MN>()));
+  using LayoutQ = device::KMajorTile<T, kTileM, kStoredQk, kConfig.q_slots>;       // (M, d_qk, slots)
+  using LayoutK = device::KMajorTile<T, kTileN, kStoredQk, kConfig.k_stages>;      // (N, d_qk, stages)
+  using LayoutVt = device::TransposedTile<T, kTileN, kStoredV, kConfig.v_stages>;  // (d_v, N, stages)
+  using LayoutO = device::KMajorTile<T, kTileM, kStoredV, 1>;                      // in a Q slot: (M, d_v)
 
   struct SharedStorage {
     alignas(1024) T q[cute::cosize_v<LayoutQ>];
@@ -137,16 +69,15 @@ struct Traits {
     // producer. At most kRedoEarly + q_slots are ever waiting.
     std::int32_t redo_flag[kConfig.q_slots];
     std::int32_t redo_count;
-    std::int32_t
-        first_bad_key;  // of a careful tile: the least key of a masked block with NaN or Inf in its value
-    TileInfo redo_list[kRedoCapacity];
+    std::uint32_t redo_list[kRedoCapacity];  // tile numbers
+    // Of a careful tile: keys of its masked blocks that had NaN or Inf in their values (kBand only).
+    std::uint32_t bad_keys[kBadKeyWords];
+    std::int32_t broadcast;  // from a loader's leader to its other threads (sm90/load.hpp, plain loads)
   };
   static_assert(sizeof(SharedStorage) <= static_cast<std::size_t>(shared_bytes(kKey, kConfig)));
 
   static constexpr int kConsumerWarps = 4 * kConfig.warpgroups;
   static constexpr int kConsumerThreads = 128 * kConfig.warpgroups;
-  static constexpr int kBlockRowBytes = 128;  // one TMA box is 64 elements wide
-  static constexpr int kChunks = kHeadDim / 64;
 };
 
 // A ring of kStages: index and the parity of the round.

@@ -1,8 +1,8 @@
 // The order of tiles. A tile is 64·warpgroups query rows of one head of one batch entry. Heads are taken in
-// sections whose K and V fit the L2 together; in a section causal tiles go longest first, and full ones head
-// by head. The producer's one thread claims tiles (in order by stride, or late from a counter) and hands them
-// on decoded, beside the Q tile they belong to. Tested by tests/kernels over ragged tile counts in both
-// orders.
+// sections whose K and V fit the L2 together; in a section tiles go longest first where their lengths differ
+// (causal), else head by head. The producer's one thread claims tiles (in order by stride, or late from a
+// counter) and hands them on decoded, beside the Q tile they belong to. Tested by tests/kernels over ragged
+// tile counts in both orders.
 #pragma once
 
 #include "cuda/device/mask.hpp"
@@ -17,54 +17,75 @@ enum SlotKind : std::int32_t { kEnd = 0, kTile = 1, kPause = 2 };
 
 struct alignas(16) TileInfo {
   std::int32_t kind;
-  std::int32_t num_blocks;    // at least 1: a tile that sees nothing has one block, wholly masked
-  std::int32_t num_unmasked;  // blocks [0, num_unmasked) are seen whole by every row
-  std::int32_t careful;       // once more, with NaN and Inf taken out of the masked blocks' values
+  // Blocks [block_begin, block_end), at least one: a tile that sees nothing has one block, wholly masked.
+  // Every row sees all of blocks [unmasked_begin, unmasked_end); where there are none, both are block_begin.
+  std::int32_t block_begin;
+  std::int32_t block_end;
+  std::int32_t unmasked_begin;
+  std::int32_t unmasked_end;
+  std::int32_t careful;  // once more, with NaN and Inf taken out of the masked blocks' values
   std::int32_t m_tile;
   std::int32_t head;
   std::int32_t batch;
-  std::int32_t padding;
+  std::uint32_t tile;
+  std::int32_t padding[2];
 };
 
 template <Mask kMask, int kTileM, int kTileN>
-__device__ __forceinline__ TileInfo decode_tile(const cuda::ForwardParams& params, int tile) {
+__device__ __forceinline__ TileInfo decode_tile(const cuda::ForwardParams& params, std::uint32_t tile) {
   TileInfo info{};
   info.kind = kTile;
-  const int per_section = params.heads_per_section * params.num_m_tiles;
-  const int section = tile / per_section;
-  const int in_section = tile - section * per_section;
-  const int first_head = section * params.heads_per_section;
-  const int heads_left = params.num_heads_total - first_head;
-  const int heads = heads_left < params.heads_per_section ? heads_left : params.heads_per_section;
-  int flat_head;
-  if constexpr (kMask == Mask::kCausal) {
-    const int rank = in_section / heads;
-    info.m_tile = params.num_m_tiles - 1 - rank;  // the longest first
+  info.tile = tile;
+  const std::uint32_t per_section = params.heads_per_section * params.num_m_tiles;
+  const std::uint32_t section = tile / per_section;
+  const std::uint32_t in_section = tile - section * per_section;
+  const std::uint32_t first_head = section * params.heads_per_section;
+  const std::uint32_t heads_left = params.num_heads_total - first_head;
+  const std::uint32_t heads = heads_left < params.heads_per_section ? heads_left : params.heads_per_section;
+  std::uint32_t flat_head;
+  if (params.longest_first) {
+    const std::uint32_t rank = in_section / heads;
+    info.m_tile = static_cast<int>(params.num_m_tiles - 1 - rank);
     flat_head = first_head + in_section - rank * heads;
   } else {
-    const int head = in_section / params.num_m_tiles;
-    info.m_tile = in_section - head * params.num_m_tiles;
+    const std::uint32_t head = in_section / params.num_m_tiles;
+    info.m_tile = static_cast<int>(in_section - head * params.num_m_tiles);
     flat_head = first_head + head;
   }
-  info.batch = flat_head / params.heads_q;
-  info.head = flat_head - info.batch * params.heads_q;
+  const auto heads_q = static_cast<std::uint32_t>(params.heads_q);
+  info.batch = static_cast<int>(flat_head / heads_q);
+  info.head = static_cast<int>(flat_head - static_cast<std::uint32_t>(info.batch) * heads_q);
 
   const int first_row = info.m_tile * kTileM;
   const int last_row =
       first_row + kTileM - 1 < params.seqlen_q ? first_row + kTileM - 1 : params.seqlen_q - 1;
-  const int any = device::key_end<kMask>(params, last_row);   // keys that some row sees
-  const int all = device::key_end<kMask>(params, first_row);  // keys that every row sees
-  info.num_blocks = any > kTileN ? (any + kTileN - 1) / kTileN : 1;
-  info.num_unmasked = all > 0 ? all / kTileN : 0;
+  // [any_begin, any_end) holds every key that some row sees, and every row sees [all_begin, all_end).
+  const int any_begin = device::key_begin<kMask>(params, first_row);
+  const int any_end = device::key_end<kMask>(params, last_row);
+  const int all_begin = device::key_begin<kMask>(params, last_row);
+  const int all_end = device::key_end<kMask>(params, first_row);
+  info.block_begin = any_begin < any_end ? any_begin / kTileN : 0;
+  info.block_end = any_begin < any_end ? (any_end + kTileN - 1) / kTileN : 1;
+  const int unmasked_begin = (all_begin + kTileN - 1) / kTileN;
+  const int unmasked_end = all_end > 0 ? all_end / kTileN : 0;
+  const bool some = unmasked_begin < unmasked_end;
+  info.unmasked_begin = some ? unmasked_begin : info.block_begin;
+  info.unmasked_end = some ? unmasked_end : info.block_begin;
   return info;
 }
 
+// The masked blocks of a tile, counted in the order in which they are worked on.
+__device__ __forceinline__ int masked_ordinal(const TileInfo& tile, int block) {
+  return block >= tile.unmasked_end ? tile.block_end - 1 - block
+                                    : tile.block_end - tile.unmasked_end + tile.unmasked_begin - 1 - block;
+}
+
 // The tile after `tile` for this block: a stride away, or the next unclaimed one.
-__device__ __forceinline__ int next_tile(const cuda::ForwardParams& params, int tile) {
+__device__ __forceinline__ std::uint32_t next_tile(const cuda::ForwardParams& params, std::uint32_t tile) {
   if (params.tile_counter != nullptr) {
-    return static_cast<int>(gridDim.x + atomicAdd(params.tile_counter, 1u));
+    return gridDim.x + atomicAdd(params.tile_counter, 1u);
   }
-  return tile + static_cast<int>(gridDim.x);
+  return tile + gridDim.x;
 }
 
 }  // namespace attn::sm90

@@ -1,13 +1,13 @@
 """Times the sm90 kernels, each by name, beside PyTorch's FlashAttention-2 and cuDNN on one GPU, in turns in one process.
 
-  speed.py LIBRARY [--cells SET,… | --problem LINE …] [--study] [--larger] [--before LIBRARY] [--out FILE] …
+  speed.py LIBRARY [--cells SET,… | --problem LINE …] [--study] [--larger] [--also NAME=LIBRARY …] [--out FILE] …
 
 LIBRARY is libsm90_kernels.so (tests/kernels). A cell is a line such as "b4 hq16 hk16 sq4096 sk4096 d128 dv64 causal
 window=1024 softcap=30"; SET is grid (heads · head_dim = 2048, batch · seqlen = 16384), dims, masks or few. 4·S²·d FLOPs a
 head, less what the mask hides. Every call is in a CUDA graph; a window of a candidate is a few milliseconds of
 replays between two events, candidates take turns, and the median over the rounds counts. Outputs are compared with an
 fp32 computation of some rows once. --larger adds kernels with larger tiles of head_dim than the smallest that
-fits; --before adds the same kernels of another build. The last lines are a table; FILE gets everything.
+fits; --also adds the same kernels of another build. The last lines are a table; FILE gets everything.
 """
 import argparse
 import ctypes
@@ -103,23 +103,6 @@ class Caller:
         return [k["name"] for k in fits if columns(k) in sizes]
 
 
-class OldCaller(Caller):
-    """A build before kernels had head_dim_qk, windows and softcap."""
-
-    def __call__(self, name, cell, q, k, v, o, lse, order=0):
-        sizes = [ctypes.c_longlong(x) for x in (cell.b, cell.sq, cell.sk, cell.hq, cell.hk)]
-        error = self.library.sm90_forward(
-            name.encode(), *[ctypes.c_void_p(t.data_ptr()) for t in (q, k, v, o, lse)], *sizes, order,
-            ctypes.c_void_p(self.workspace.data_ptr()), ctypes.c_void_p(torch.cuda.current_stream().cuda_stream))
-        if error:
-            raise RuntimeError(f"{name}: {error.decode()}")
-
-    def candidates(self, cell, bf16, study, larger):
-        return [k["name"] for k in self.kernels
-                if bool(k["bf16"]) == bf16 and k["head_dim"] == cell.d == cell.dv and not k["name"].startswith("study")
-                and bool(k["causal"]) == cell.causal and cell.window < 0 and cell.softcap == 0]
-
-
 def graph_of(function):
     function()
     torch.cuda.synchronize()
@@ -187,8 +170,8 @@ def cells_of(names):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("library")
-    parser.add_argument("--before")
-    parser.add_argument("--before-old", help="--before, of a build whose kernels had one head_dim")
+    parser.add_argument("--also", action="append", default=[], metavar="NAME=LIBRARY",
+                        help="the same kernels of another build, under NAME:")
     parser.add_argument("--out")
     parser.add_argument("--cells", default="grid")
     parser.add_argument("--problem", action="append")
@@ -201,12 +184,12 @@ def main():
                              "keys to the next, in the order in which the kernels take them")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--window", type=float, default=10)
+    parser.add_argument("--pause", type=float, default=20, help="milliseconds before a window")
     arguments = parser.parse_args()
     libraries = {"": Caller(arguments.library)}
-    if arguments.before:
-        libraries["before:"] = Caller(arguments.before)
-    if arguments.before_old:
-        libraries["before:"] = OldCaller(arguments.before_old)
+    for text in arguments.also:
+        name, path = text.split("=", 1)
+        libraries[name + ":"] = Caller(path)
     torch.manual_seed(0)
     dtype = torch.float16 if arguments.fp16 else torch.bfloat16
     rows = []
@@ -251,6 +234,7 @@ def main():
             window(graph, 2)
         for _ in range(arguments.rounds):
             for name, graph in graphs.items():
+                time.sleep(arguments.pause * 1e-3)  # the power limit then treats all alike
                 times[name].append(window(graph, arguments.window))
         for name, values in times.items():
             tflops = [cell.flops() / t * 1e-9 for t in values]

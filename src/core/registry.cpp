@@ -11,7 +11,7 @@ const std::vector<BackendEntry>& backends() {
   static const std::vector<BackendEntry> entries{
 #ifdef ATTN_HAVE_CUDA
       {Backend::kCuda, &cuda::support, &cuda::plan, &cuda::run, false, &cuda::device_of, &cuda::allocate,
-       &cuda::release, nullptr, nullptr, nullptr},
+       &cuda::release, &cuda::candidates, &cuda::device_name, &cuda::kernels},
 #endif
       {Backend::kCpu, &cpu::support, &cpu::plan, &cpu::run, true, nullptr, nullptr, nullptr, &cpu::candidates,
        &cpu::device_name, &cpu::kernels},

@@ -9,7 +9,8 @@ namespace attn::cuda {
 namespace {
 
 struct CudaPlan : BackendPlan {
-  Selection selection;
+  const KernelEntry* entry = nullptr;
+  DenseShape shape;
   TileOrder order;
   Device* device = nullptr;
 };
@@ -83,12 +84,20 @@ Status support(const Problem& problem, const PlanOptions& options) {
 Status plan(const Problem& problem, const PlanOptions& options, std::unique_ptr<BackendPlan>* plan) {
   auto made = std::make_unique<CudaPlan>();
   ATTN_RETURN_IF_ERROR(usable_device(options, &made->device));
-  made->selection = select_kernel(problem);
-  const KernelEntry& entry = *made->selection.entry;
-  made->order = order_tiles(entry, made->selection.shape, made->device->l2_bytes());
+  for (const KernelEntry* entry : kernels_for(problem)) {
+    if (options.kernel.empty() || public_name(*entry) == options.kernel) {
+      made->entry = entry;
+      break;
+    }
+  }
+  if (made->entry == nullptr) {
+    return core::invalid("kernel", options.kernel, "one of the problem's candidates");
+  }
+  const KernelEntry& entry = *made->entry;
+  made->shape = dense_shape(problem);
+  made->order = order_tiles(entry, made->shape, made->device->l2_bytes());
   made->workspace_bytes = made->order.dynamic ? kCounterBytes : 0;
-  made->kernel = entry.name;
-  made->kernel.replace(made->kernel.find('_'), 1, ":");
+  made->kernel = public_name(entry);
   made->notes.push_back("device: " + std::to_string(options.device) + ", " + made->device->name());
   made->notes.push_back(tile_note(entry));
   made->notes.push_back(
@@ -111,7 +120,7 @@ Status plan(const Problem& problem, const PlanOptions& options, std::unique_ptr<
 
 Status run(const PlanImpl& impl, const Tensors& tensors, void* workspace, void* stream) {
   const auto& plan = static_cast<const CudaPlan&>(*impl.backend_plan);
-  const DenseShape& shape = plan.selection.shape;
+  const DenseShape& shape = plan.shape;
   Device& device = *plan.device;
   if (plan.order.num_tiles == 0) {
     return {};
@@ -158,8 +167,29 @@ Status run(const PlanImpl& impl, const Tensors& tensors, void* workspace, void* 
     dense_tensors.alibi_batch_stride = tensors.alibi_batch_stride;
   }
   ForwardParams params;
-  ATTN_RETURN_IF_ERROR(make_params(device, *plan.selection.entry, shape, dense_tensors, plan.order, &params));
-  return launch(device, *plan.selection.entry, params, plan.order, workspace, static_cast<CUstream>(stream));
+  ATTN_RETURN_IF_ERROR(make_params(device, *plan.entry, shape, dense_tensors, plan.order, &params));
+  return launch(device, *plan.entry, params, plan.order, workspace, static_cast<CUstream>(stream));
+}
+
+std::vector<std::string> candidates(const Problem& problem, const PlanOptions& /*options*/) {
+  std::vector<std::string> names;
+  for (const KernelEntry* entry : kernels_for(problem)) {
+    names.push_back(public_name(*entry));
+  }
+  return names;
+}
+
+std::string device_name(const PlanOptions& options) {
+  Device* device = nullptr;
+  return Device::get(options.device, &device).ok() ? device->name() : std::string();
+}
+
+std::vector<std::string> kernels() {
+  std::vector<std::string> names;
+  for (const KernelEntry& entry : kernels_table()) {
+    names.push_back(public_name(entry));
+  }
+  return names;
 }
 
 int device_of(const void* data) {

@@ -42,7 +42,6 @@ Status load(Driver& loaded) {
   ATTN_CUDA_LOAD(launch_kernel_ex, cuLaunchKernelEx)
   ATTN_CUDA_LOAD(tensor_map_encode_tiled, cuTensorMapEncodeTiled)
   ATTN_CUDA_LOAD(pointer_get_attributes, cuPointerGetAttributes)
-  ATTN_CUDA_LOAD(memset_d32_async, cuMemsetD32Async)
   ATTN_CUDA_LOAD(mem_alloc_async, cuMemAllocAsync)
   ATTN_CUDA_LOAD(mem_free_async, cuMemFreeAsync)
   ATTN_CUDA_LOAD(stream_is_capturing, cuStreamIsCapturing)

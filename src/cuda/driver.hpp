@@ -30,7 +30,6 @@ struct Driver {
   decltype(&::cuLaunchKernelEx) launch_kernel_ex;
   decltype(&::cuTensorMapEncodeTiled) tensor_map_encode_tiled;
   decltype(&::cuPointerGetAttributes) pointer_get_attributes;
-  decltype(&::cuMemsetD32Async) memset_d32_async;
   // For attn::forward, which brings its own scratch.
   decltype(&::cuMemAllocAsync) mem_alloc_async;
   decltype(&::cuMemFreeAsync) mem_free_async;

@@ -1,7 +1,9 @@
 #include "cuda/launch.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
+#include <chrono>
 #include <cmath>
 #include <limits>
 
@@ -64,6 +66,17 @@ Status make_map(const Device& device, const sm90::KernelKey& key, const Operand&
                   std::string("no tensor map for ") + x.name + ": " + error_name(device.driver(), result));
   }
   return {};
+}
+
+// Never 0, never twice in a process, and unlike what memory may hold by chance (SplitMix64 is a bijection).
+std::uint64_t next_launch_id() {
+  static std::atomic<std::uint64_t> count{
+      static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count())};
+  std::uint64_t x = count.fetch_add(1, std::memory_order_relaxed) * 0x9E3779B97F4A7C15U;
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9U;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBU;
+  x ^= x >> 31;
+  return x == 0 || ~x == 0 ? next_launch_id() : x;
 }
 
 }  // namespace
@@ -162,13 +175,8 @@ Status launch(Device& device, const KernelEntry& entry, ForwardParams& params, c
   params.tile_counter = nullptr;
   const auto grid = static_cast<unsigned>(std::min<std::int64_t>(order.num_tiles, device.num_sms()));
   if (order.dynamic && order.num_tiles > grid) {
-    params.tile_counter = static_cast<std::uint32_t*>(workspace);
-    if (Status status =
-            check(driver, driver.memset_d32_async(std::bit_cast<CUdeviceptr>(workspace), 0, 1, stream),
-                  "cuMemsetD32Async");
-        !status.ok()) {
-      return status;
-    }
+    params.tile_counter = static_cast<TileCounter*>(workspace);
+    params.launch_id = next_launch_id();
   }
   CUlaunchConfig config{};
   config.gridDimX = grid;

@@ -58,11 +58,12 @@ struct TileOrder {
 Status make_params(const Device& device, const KernelEntry& entry, const DenseShape& shape,
                    const DenseTensors& tensors, const TileOrder& order, ForwardParams* params);
 
-// Zeroes the counter (dynamic order) and launches. A context of the device is current.
+// Launches; a dynamic order needs a workspace of kCounterBytes, whose contents do not matter. A context of
+// the device is current.
 Status launch(Device& device, const KernelEntry& entry, ForwardParams& params, const TileOrder& order,
               void* workspace, CUstream stream);
 
 inline constexpr std::size_t kCounterBytes =
-    256;  // workspace of a dynamic order; one cache line and alignment
+    256;  // workspace of a dynamic order: a TileCounter on a cache line of its own
 
 }  // namespace attn::cuda

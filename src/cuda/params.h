@@ -26,6 +26,17 @@ inline constexpr std::int32_t kPlainK = 2;
 inline constexpr std::int32_t kPlainV = 4;
 inline constexpr std::int32_t kPlainO = 8;
 
+// From which blocks claim tiles, in the workspace. It needs no clearing before a launch (a memset on the
+// stream costs the device 2 µs and the host a call): the first claim of a launch finds another id than the
+// launch's own and starts the count; the last one clears the id, so that a graph's replay, which has the same
+// id, starts it again.
+struct TileCounter {
+  std::uint64_t
+      id;  // of the launch that counts; its complement while the count is being cleared; 0 between launches
+  std::uint32_t next;
+  std::uint32_t padding;
+};
+
 struct ForwardParams {
   TensorMap q;  // dims (head_dim_qk, seqlen_q, heads_q, batch), box (64, tile_m, 1, 1), 128-byte swizzle
   TensorMap k;  // dims (head_dim_qk, seqlen_kv, heads_kv, batch), box (64, tile_n, 1, 1)
@@ -71,7 +82,8 @@ struct ForwardParams {
   std::uint32_t num_heads_total;    // batch · heads_q
   std::uint32_t heads_per_section;  // heads that run side by side so that their K and V stay in L2
   std::int32_t longest_first;       // in a section; else head by head
-  std::uint32_t* tile_counter;      // zero at launch; null: static order
+  TileCounter* tile_counter;        // null: static order
+  std::uint64_t launch_id;          // never 0, and no other launch's
 };
 
 static_assert(std::is_trivially_copyable_v<ForwardParams>);

@@ -58,21 +58,27 @@ bool better(const KernelEntry& x, const KernelEntry& y, const Problem& p) {
          x.config.warpgroups != y.config.warpgroups;
 }
 
-const KernelEntry* find_kernel(const Problem& p) {
+}  // namespace
+
+std::vector<const KernelEntry*> kernels_for(const Problem& p) {
   const auto element = p.dtype == DType::kBFloat16 ? sm90::Element::kBFloat16 : sm90::Element::kFloat16;
-  const KernelEntry* best = nullptr;
+  std::vector<const KernelEntry*> kernels;
   for (const KernelEntry& entry : kernels_table()) {
-    const bool computes = entry.key.element == element && entry.key.head_dim_qk >= p.head_dim_qk &&
-                          entry.key.head_dim_v >= p.head_dim_v && entry.key.logits == logits_of(p) &&
-                          (entry.key.mask == sm90::Mask::kBand || is_full(p));
-    if (computes && (best == nullptr || better(entry, *best, p))) {
-      best = &entry;
+    if (entry.key.element == element && entry.key.head_dim_qk >= p.head_dim_qk &&
+        entry.key.head_dim_v >= p.head_dim_v && entry.key.logits == logits_of(p) &&
+        (entry.key.mask == sm90::Mask::kBand || is_full(p))) {
+      kernels.push_back(&entry);
     }
   }
-  return best;
+  std::stable_sort(kernels.begin(), kernels.end(),
+                   [&](const KernelEntry* x, const KernelEntry* y) { return better(*x, *y, p); });
+  return kernels;
 }
 
-}  // namespace
+std::string public_name(const KernelEntry& entry) {
+  std::string name = entry.name;
+  return name.replace(name.find('_'), 1, ":");
+}
 
 Status kernels_can(const Problem& p) {
   const struct {
@@ -96,7 +102,7 @@ Status kernels_can(const Problem& p) {
                          "; the sm90 kernels take multiples of 8");
     }
   }
-  if (find_kernel(p) == nullptr) {
+  if (kernels_for(p).empty()) {
     return unsupported("head_dim_qk, head_dim_v are " + std::to_string(p.head_dim_qk) + ", " +
                        std::to_string(p.head_dim_v) + "; the sm90 kernels of this build take at most 256");
   }
@@ -132,10 +138,8 @@ Status kernels_can(const Problem& p) {
   return {};
 }
 
-Selection select_kernel(const Problem& p) {
-  Selection selection;
-  selection.entry = find_kernel(p);
-  DenseShape& shape = selection.shape;
+DenseShape dense_shape(const Problem& p) {
+  DenseShape shape;
   shape.batch = p.batch;
   shape.seqlen_q = p.seqlen_q;
   shape.seqlen_kv = p.seqlen_kv;
@@ -151,7 +155,7 @@ Selection select_kernel(const Problem& p) {
   // Beyond ±seqlen nothing changes, and int32 holds it.
   shape.band_lower = std::clamp(off - left_bound(p), -p.seqlen_q, p.seqlen_kv);
   shape.band_upper = std::clamp(off + right_bound(p) + 1, -p.seqlen_q, p.seqlen_kv);
-  return selection;
+  return shape;
 }
 
 }  // namespace attn::cuda

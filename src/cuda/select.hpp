@@ -3,6 +3,8 @@
 #pragma once
 
 #include <attn/problem.hpp>
+#include <string>
+#include <vector>
 
 #include "cuda/launch.hpp"
 
@@ -11,11 +13,13 @@ namespace attn::cuda {
 // ok if some kernel of the table computes the (validated) problem.
 Status kernels_can(const Problem& problem);
 
-struct Selection {
-  const KernelEntry* entry = nullptr;
-  DenseShape shape;
-};
-// Of a problem that kernels_can.
-[[nodiscard]] Selection select_kernel(const Problem& problem);
+// Every kernel that computes the problem, the one first that is taken unasked.
+[[nodiscard]] std::vector<const KernelEntry*> kernels_for(const Problem& problem);
+
+// What users call a kernel: "sm90:fwd_d128_bf16_band".
+[[nodiscard]] std::string public_name(const KernelEntry& entry);
+
+// The (validated) problem as the kernels see it.
+[[nodiscard]] DenseShape dense_shape(const Problem& problem);
 
 }  // namespace attn::cuda

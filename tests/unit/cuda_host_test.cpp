@@ -21,6 +21,10 @@ Problem problem_of(const char* line) {
   return p;
 }
 
+const cuda::KernelEntry& kernel_of(const char* line) {
+  return *cuda::kernels_for(problem_of(line)).at(0);
+}
+
 TEST(CudaTable, EveryKernelFitsTheMachineAndIsNamedOnce) {
   std::set<std::string> names;
   ASSERT_FALSE(cuda::kernels_table().empty());
@@ -52,23 +56,22 @@ TEST(CudaSelect, TheSmallestTileThatHoldsTheHeadDims) {
             "b1 hq1 hk1 sq9 sk9 d" + std::to_string(c.qk) + " dv" + std::to_string(c.v) + " " + dtype + mask;
         const Problem p = problem_of(line.c_str());
         ASSERT_TRUE(cuda::kernels_can(p).ok()) << line << cuda::kernels_can(p).message();
-        const cuda::Selection s = cuda::select_kernel(p);
-        ASSERT_NE(s.entry, nullptr);
+        const cuda::KernelEntry* entry = cuda::kernels_for(p).at(0);
         const bool changed = std::strstr(mask, "softcap") != nullptr || std::strstr(mask, "alibi") != nullptr;
-        EXPECT_EQ(s.entry->key.logits == sm90::Logits::kChanged, changed) << line;
+        EXPECT_EQ(entry->key.logits == sm90::Logits::kChanged, changed) << line;
         if (!changed) {
-          EXPECT_EQ(s.entry->key.head_dim_qk, c.tile_qk) << line;
-          EXPECT_EQ(s.entry->key.head_dim_v, c.tile_v) << line;
+          EXPECT_EQ(entry->key.head_dim_qk, c.tile_qk) << line;
+          EXPECT_EQ(entry->key.head_dim_v, c.tile_v) << line;
         } else {  // fewer tiles: the products do not bound these
-          EXPECT_EQ(s.entry->key.head_dim_qk, std::max(c.qk, c.v) <= 64    ? 64
-                                              : std::max(c.qk, c.v) <= 128 ? 128
-                                              : std::max(c.qk, c.v) <= 192 ? 192
-                                                                           : 256)
+          EXPECT_EQ(entry->key.head_dim_qk, std::max(c.qk, c.v) <= 64    ? 64
+                                            : std::max(c.qk, c.v) <= 128 ? 128
+                                            : std::max(c.qk, c.v) <= 192 ? 192
+                                                                         : 256)
               << line;
         }
-        EXPECT_EQ(s.entry->key.element == sm90::Element::kBFloat16, std::string(dtype) == "bf16");
+        EXPECT_EQ(entry->key.element == sm90::Element::kBFloat16, std::string(dtype) == "bf16");
         if (*mask != 0) {
-          EXPECT_EQ(s.entry->key.mask, sm90::Mask::kBand) << line;
+          EXPECT_EQ(entry->key.mask, sm90::Mask::kBand) << line;
         }
       }
     }
@@ -78,16 +81,13 @@ TEST(CudaSelect, TheSmallestTileThatHoldsTheHeadDims) {
 TEST(CudaSelect, FullKernelsForFullProblemsOnly) {
   for (const char* d : {"64", "128", "256"}) {
     const std::string line = std::string("b1 hq1 hk1 sq9 sk9 bf16 d") + d;
-    EXPECT_EQ(cuda::select_kernel(problem_of(line.c_str())).entry->key.mask, sm90::Mask::kFull);
-    const Problem p = problem_of((line + " softcap=5").c_str());
-    EXPECT_EQ(cuda::select_kernel(p).entry->key.mask, sm90::Mask::kBand);
+    EXPECT_EQ(kernel_of(line.c_str()).key.mask, sm90::Mask::kFull);
+    EXPECT_EQ(kernel_of((line + " softcap=5").c_str()).key.mask, sm90::Mask::kBand);
   }
 }
 
 TEST(CudaSelect, FewRowsTakeTheSmallTile) {
-  const auto tile_m = [](const char* line) {
-    return cuda::select_kernel(problem_of(line)).entry->config.tile_m();
-  };
+  const auto tile_m = [](const char* line) { return kernel_of(line).config.tile_m(); };
   EXPECT_EQ(tile_m("b1 hq1 hk1 sq2047 sk4096 d64 bf16 causal=br"), 128);
   EXPECT_EQ(tile_m("b1 hq1 hk1 sq2048 sk4096 d64 bf16 causal=br"), 192);
   EXPECT_EQ(tile_m("b1 hq1 hk1 sq9 sk4096 d64 bf16"), 192);
@@ -120,7 +120,7 @@ TEST(CudaSelect, RefusesByName) {
 
 TEST(CudaSelect, BoundsOfTheMask) {
   const auto bounds = [](const Problem& p) {
-    const cuda::DenseShape s = cuda::select_kernel(p).shape;
+    const cuda::DenseShape s = cuda::dense_shape(p);
     return std::pair(s.band_lower, s.band_upper);
   };
   const auto of = [&](const char* line) { return bounds(problem_of(line)); };
@@ -140,29 +140,38 @@ TEST(CudaSelect, BoundsOfTheMask) {
   EXPECT_EQ(bounds(p), (Bounds{-10, 30}));
 }
 
+// Names are what `attn list` shows and PlanOptions::kernel takes; a kernel with a larger tile is a candidate
+// too.
+TEST(CudaSelect, CandidatesByName) {
+  const Problem p = problem_of("b1 hq1 hk1 sq9 sk9 d64 bf16 causal=br");
+  const std::vector<std::string> names = cuda::candidates(p, {});
+  ASSERT_GE(names.size(), 3U);
+  EXPECT_EQ(names[0], "sm90:fwd_d64_bf16_band_m128");
+  EXPECT_EQ(names[1], "sm90:fwd_d64_bf16_band");
+  EXPECT_EQ(std::set<std::string>(names.begin(), names.end()).size(), names.size());
+  EXPECT_EQ(names.back(), "sm90:fwd_d256_bf16_band");
+  EXPECT_EQ(cuda::kernels().size(), cuda::kernels_table().size());
+}
+
 TEST(CudaOrder, TilesAndSections) {
-  const cuda::Selection full = cuda::select_kernel(problem_of("b2 hq6 hk3 sq300 sk1000 d128 bf16"));
-  const cuda::TileOrder order = cuda::order_tiles(*full.entry, full.shape, 50 << 20);
+  const auto order_of = [](const char* line, std::int64_t l2_bytes) {
+    return cuda::order_tiles(kernel_of(line), cuda::dense_shape(problem_of(line)), l2_bytes);
+  };
+  const cuda::TileOrder order = order_of("b2 hq6 hk3 sq300 sk1000 d128 bf16", 50 << 20);
   EXPECT_EQ(order.num_m_tiles, 3);
   EXPECT_EQ(order.num_tiles, 3 * 12);
   EXPECT_EQ(order.heads_per_section, 1);
   EXPECT_FALSE(order.dynamic);
   // Half of 50 MB holds 25 heads' K and V of 1 MB; each serves two query heads.
-  const cuda::Selection causal =
-      cuda::select_kernel(problem_of("b8 hq64 hk32 sq2048 sk2048 d128 bf16 causal=br"));
-  const cuda::TileOrder sections = cuda::order_tiles(*causal.entry, causal.shape, 50 << 20);
-  EXPECT_EQ(sections.heads_per_section, 50);
-  EXPECT_TRUE(sections.dynamic);
+  const char* const causal = "b8 hq64 hk32 sq2048 sk2048 d128 bf16 causal=br";
+  EXPECT_EQ(order_of(causal, 50 << 20).heads_per_section, 50);
+  EXPECT_TRUE(order_of(causal, 50 << 20).dynamic);
   // A window only at the left makes tiles of different lengths too; a band kernel without bounds does not.
-  const cuda::Selection left =
-      cuda::select_kernel(problem_of("b2 hq6 hk3 sq300 sk1000 d128 bf16 window=9,-1 align=br"));
-  EXPECT_TRUE(cuda::order_tiles(*left.entry, left.shape, 50 << 20).dynamic);
-  const cuda::Selection wide = cuda::select_kernel(problem_of("b2 hq6 hk3 sq300 sk1000 d96 bf16"));
-  EXPECT_FALSE(cuda::order_tiles(*wide.entry, wide.shape, 50 << 20).dynamic);
+  EXPECT_TRUE(order_of("b2 hq6 hk3 sq300 sk1000 d128 bf16 window=9,-1 align=br", 50 << 20).dynamic);
+  EXPECT_FALSE(order_of("b2 hq6 hk3 sq300 sk1000 d96 bf16", 50 << 20).dynamic);
   // Never more than there are, never none, also with no keys or a head larger than the cache.
-  const cuda::Selection few = cuda::select_kernel(problem_of("b1 hq2 hk1 sq64 sk64 d64 bf16 causal=br"));
-  EXPECT_EQ(cuda::order_tiles(*few.entry, few.shape, 50 << 20).heads_per_section, 2);
-  EXPECT_EQ(cuda::order_tiles(*causal.entry, causal.shape, 1).heads_per_section, 2);
+  EXPECT_EQ(order_of("b1 hq2 hk1 sq64 sk64 d64 bf16 causal=br", 50 << 20).heads_per_section, 2);
+  EXPECT_EQ(order_of(causal, 1).heads_per_section, 2);
 }
 
 TEST(CudaBackend, WithoutADriverTheCpuServes) {

@@ -122,7 +122,7 @@ __device__ __forceinline__ float exact_row(const cuda::ForwardParams& params, in
   }
   float inverse;
   const RowEnd<kKey.logits> row_end(params, batch, head, row, begin, end);
-  const float lse = row_end.finish(params, sum, top, &inverse);
+  const float lse = row_end.finish(params, sum, top, &inverse) * kLn2;
 #pragma unroll
   for (int i = 0; i < kColumns; ++i) {
     if (lane + 32 * i < params.head_dim_v) {

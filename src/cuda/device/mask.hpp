@@ -32,33 +32,47 @@ __host__ __device__ __forceinline__ int key_end(const cuda::ForwardParams& param
   }
 }
 
-// scores: a (row half, (pair, group)) view. Row half r keeps its columns [begins[r], ends[r]) of the block,
-// both less the thread's own column offset 2·(lane % 4), so that each test is against a constant.
+// A block's columns are masked in regions: one whose columns every row of the warp sees is left alone, and
+// one that none sees needs no exponentials.
+inline constexpr int kRegionColumns = 32;
+
+// scores: a (row half, (pair, group)) view. Row half r keeps its columns below ends[r], which is less the
+// thread's own column offset 2·(lane % 4), so that each test is against a constant. Every row of the warp
+// keeps columns [0, whole).
 template <class Scores>
-__device__ __forceinline__ void mask_right(Scores& scores, const int (&ends)[2]) {
+__device__ __forceinline__ void mask_right(Scores& scores, const int (&ends)[2], int whole) {
+  constexpr int kGroups = decltype(cute::size<1, 1>(scores))::value;
   CUTE_UNROLL
-  for (int r = 0; r < 2; ++r) {
+  for (int first = 0; first < kGroups; first += kRegionColumns / 8) {
+    if (8 * first + kRegionColumns <= whole) {
+      continue;
+    }
     CUTE_UNROLL
-    for (int n = 0; n < decltype(cute::size<1, 1>(scores))::value; ++n) {
+    for (int n = first; n < first + kRegionColumns / 8 && n < kGroups; ++n) {
       CUTE_UNROLL
-      for (int e = 0; e < 2; ++e) {
-        auto& s = scores(r, cute::make_coord(e, n));
-        s = (8 * n + e < ends[r]) ? s : -INFINITY;
+      for (int i = 0; i < 4; ++i) {
+        auto& s = scores(i / 2, cute::make_coord(i % 2, n));
+        s = (8 * n + i % 2 < ends[i / 2]) ? s : -INFINITY;
       }
     }
   }
 }
 
+// Row half r keeps its columns from begins[r] on; every row of the warp keeps those from `whole` on.
 template <class Scores>
-__device__ __forceinline__ void mask_left(Scores& scores, const int (&begins)[2]) {
+__device__ __forceinline__ void mask_left(Scores& scores, const int (&begins)[2], int whole) {
+  constexpr int kGroups = decltype(cute::size<1, 1>(scores))::value;
   CUTE_UNROLL
-  for (int r = 0; r < 2; ++r) {
+  for (int first = 0; first < kGroups; first += kRegionColumns / 8) {
+    if (8 * first >= whole) {
+      continue;
+    }
     CUTE_UNROLL
-    for (int n = 0; n < decltype(cute::size<1, 1>(scores))::value; ++n) {
+    for (int n = first; n < first + kRegionColumns / 8 && n < kGroups; ++n) {
       CUTE_UNROLL
-      for (int e = 0; e < 2; ++e) {
-        auto& s = scores(r, cute::make_coord(e, n));
-        s = (8 * n + e >= begins[r]) ? s : -INFINITY;
+      for (int i = 0; i < 4; ++i) {
+        auto& s = scores(i / 2, cute::make_coord(i % 2, n));
+        s = (8 * n + i % 2 >= begins[i / 2]) ? s : -INFINITY;
       }
     }
   }

@@ -9,6 +9,7 @@
 #pragma once
 
 #include "cuda/device/layouts.hpp"
+#include "cuda/device/mask.hpp"
 #include "cuda/device/ptx.hpp"
 #include "cuda/sm90/config.hpp"
 
@@ -70,27 +71,41 @@ struct OnlineSoftmax {
     return m;
   }
 
-  // p: (pairs of row half r, group n) as packed words, index r + 2·n: the order of the accumulator.
-  template <class Scores, class Packed>
-  __device__ __forceinline__ void exponentials(Scores const& scores, Packed& p, float (&sums)[2]) const {
+  // p: (pairs of row half r, group n) as packed words, index r + 2·n: the order of the accumulator. kPartial:
+  // no row of the warp sees columns from `visible` on, and their logits are −inf; 0 is what 2^−inf would
+  // give.
+  template <bool kPartial, class Scores, class Packed>
+  __device__ __forceinline__ void exponentials(Scores const& scores, Packed& p, float (&sums)[2],
+                                               int visible) const {
     constexpr int kGroups = decltype(cute::size<1, 1>(scores))::value;
+    constexpr int kRegion = kPartial ? kRegionColumns / 8 : kGroups;
     sums[0] = sums[1] = 0.0f;
     CUTE_UNROLL
-    for (int n = 0; n < kGroups; ++n) {
+    for (int first = 0; first < kGroups; first += kRegion) {
+      if (kPartial && 8 * first >= visible) {
+        CUTE_UNROLL
+        for (int i = 2 * first; i < 2 * (first + kRegion) && i < 2 * kGroups; ++i) {
+          p(i) = 0;
+        }
+        continue;
+      }
       CUTE_UNROLL
-      for (int r = 0; r < 2; ++r) {
-        const float p0 = exp2_approx(fmaf(scores(r, cute::make_coord(0, n)), scale, -reference[r]));
-        const float p1 = exp2_approx(fmaf(scores(r, cute::make_coord(1, n)), scale, -reference[r]));
-        sums[r] += p0 + p1;
-        p(r + 2 * n) = pack_pair<kBFloat16>(p0, p1);
+      for (int n = first; n < first + kRegion && n < kGroups; ++n) {
+        CUTE_UNROLL
+        for (int r = 0; r < 2; ++r) {
+          const float p0 = exp2_approx(fmaf(scores(r, cute::make_coord(0, n)), scale, -reference[r]));
+          const float p1 = exp2_approx(fmaf(scores(r, cute::make_coord(1, n)), scale, -reference[r]));
+          sums[r] += p0 + p1;
+          p(r + 2 * n) = pack_pair<kBFloat16>(p0, p1);
+        }
       }
     }
   }
 
   // A tile's first block: sets reference and sum. kShort: from the maximum of the first 8 columns, and if
   // that does not fit, from the true one.
-  template <bool kShort, class Scores, class Packed>
-  __device__ __forceinline__ void first_block(Scores const& scores, Packed& p) {
+  template <bool kShort, bool kPartial, class Scores, class Packed>
+  __device__ __forceinline__ void first_block(Scores const& scores, Packed& p, int visible) {
     constexpr float kMargin = kForm == sm90::Softmax::kSpeculative ? Margin::kFirst : 0.0f;
     wide_margin[0] = wide_margin[1] = false;
     if constexpr (kShort) {
@@ -99,7 +114,7 @@ struct OnlineSoftmax {
         const float top = fmaxf(scores(r, cute::make_coord(0, 0)), scores(r, cute::make_coord(1, 0)));
         reference[r] = fmaxf(quad_max(top) * scale, kNothingSeen) + kMargin;
       }
-      exponentials(scores, p, row_sum);
+      exponentials<kPartial>(scores, p, row_sum, visible);
       if (!outgrown(row_sum)) {
         return;
       }
@@ -116,7 +131,7 @@ struct OnlineSoftmax {
         reference[r] = fmaxf(quad_max(thread_max(scores, r, -INFINITY)) * scale, kNothingSeen) + kMargin;
       }
     }
-    exponentials(scores, p, row_sum);
+    exponentials<kPartial>(scores, p, row_sum, visible);
   }
 
   // Whether a block's sums say that the reference of some row of the warp no longer fits. NaN says so too.
@@ -164,10 +179,10 @@ struct OnlineSoftmax {
 
   // Speculative: P of a later block under the reference that stands; redone, with O and the sums brought to a
   // new reference, for rows that have outgrown it.
-  template <class Scores, class Packed, class Output>
-  __device__ __forceinline__ void later_block(Scores const& scores, Packed& p, Output& o) {
+  template <bool kPartial, class Scores, class Packed, class Output>
+  __device__ __forceinline__ void later_block(Scores const& scores, Packed& p, Output& o, int visible) {
     float sums[2];
-    exponentials(scores, p, sums);
+    exponentials<kPartial>(scores, p, sums, visible);
     if (outgrown(sums)) {
       float rescale[2];
       bool redo[2];
@@ -184,7 +199,7 @@ struct OnlineSoftmax {
         wide_margin[r] |= redo[r];
       }
       rescale_output(o, rescale);
-      exponentials(scores, p, sums);
+      exponentials<kPartial>(scores, p, sums, visible);
     }
     row_sum[0] += sums[0];
     row_sum[1] += sums[1];

@@ -19,6 +19,13 @@ __device__ __forceinline__ float reciprocal_approx(float x) {
   return y;
 }
 
+// log2(x): lg2.approx.ftz.f32, absolute error 2^-22 (PTX ISA, lg2).
+__device__ __forceinline__ float log2_approx(float x) {
+  float y;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 // Two floats to a packed pair, each rounded to nearest even; `low` lands in the lower half.
 template <bool kBFloat16>
 __device__ __forceinline__ std::uint32_t pack_pair(float low, float high) {
@@ -36,10 +43,36 @@ __device__ __forceinline__ void compiler_fence() {
   asm volatile("" ::: "memory");
 }
 
+// The 4 x 4 words of four neighbouring lanes, transposed: lane l's word i becomes lane i's word l. lane:
+// threadIdx.x % 4.
+__device__ __forceinline__ void transpose_in_quad(std::uint32_t (&words)[4], int lane) {
+  const bool odd = (lane & 1) != 0;
+#pragma unroll
+  for (int i = 0; i < 4; i += 2) {
+    const std::uint32_t other = __shfl_xor_sync(0xffffffffu, odd ? words[i] : words[i + 1], 1);
+    words[i] = odd ? other : words[i];
+    words[i + 1] = odd ? words[i + 1] : other;
+  }
+  const bool upper = (lane & 2) != 0;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const std::uint32_t other = __shfl_xor_sync(0xffffffffu, upper ? words[i] : words[i + 2], 2);
+    words[i] = upper ? other : words[i];
+    words[i + 2] = upper ? words[i + 2] : other;
+  }
+}
+
 // Waits until this thread's bulk stores have been written, not only read (CuTe's tma_store_wait is the
 // latter).
 __device__ __forceinline__ void bulk_stores_written() {
   asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
+
+// A value that all lanes of the warp have, made of one vote a bit: a vote's result lies in a uniform
+// register, so the addresses that depend on it are computed there. wgmma takes its descriptors from uniform
+// registers only, and what lies elsewhere is moved there word by word, by each instruction anew.
+__device__ __forceinline__ int uniform(int x) {
+  return static_cast<int>(__ballot_sync(0xffffffffu, x >> threadIdx.x % 32 & 1));
 }
 
 // The same value, of which the compiler knows nothing: keeps address arithmetic that is needed once a tile

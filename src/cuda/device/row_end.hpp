@@ -23,23 +23,24 @@ struct RowEnd {
     }
   }
 
-  // sum: of 2^(logit − reference) over the row's keys, 0 if it sees none. Returns the LSE.
+  // sum: of 2^(logit − reference) over the row's keys, 0 if it sees none. Returns the LSE in log2 units.
   __device__ __forceinline__ float finish(const cuda::ForwardParams& params, float sum, float reference,
                                           float* inverse) const {
-    const float lse = sum == 0.0f ? -INFINITY : (reference + __log2f(sum) + shift) * kLn2;
-    if (params.sinks == nullptr) {
-      *inverse = sum == 0.0f ? 0.0f : 1.0f / sum;
-      return lse;
+    float total = sum;
+    float top = reference;
+    float keys = 1.0f;
+    if (params.sinks != nullptr) {
+      // Both terms over the larger of the two references, so that neither overflows.
+      const float above = sink - reference;
+      keys = exp2_approx(-fmaxf(above, 0.0f));
+      total = sum * keys + exp2_approx(fminf(above, 0.0f));
+      if (params.lse_has_sink != 0) {
+        top = fmaxf(sink, reference);
+      }
     }
-    // Both terms over the larger of the two references, so that neither overflows.
-    const float above = sink - reference;
-    const float keys = exp2_approx(-fmaxf(above, 0.0f));
-    const float total = sum * keys + exp2_approx(fminf(above, 0.0f));
-    *inverse = total == 0.0f ? 0.0f : keys / total;
-    if (params.lse_has_sink == 0) {
-      return lse;
-    }
-    return total == 0.0f ? -INFINITY : (fmaxf(sink, reference) + __log2f(total) + shift) * kLn2;
+    *inverse = total == 0.0f ? 0.0f : keys * reciprocal_approx(total);
+    const float counted = params.lse_has_sink != 0 ? total : sum;
+    return counted == 0.0f ? -INFINITY : top + log2_approx(counted) + shift;
   }
 };
 

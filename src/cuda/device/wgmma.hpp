@@ -9,6 +9,12 @@
 
 namespace attn::device {
 
+// A wgmma matrix descriptor (CuTe: GmmaDescriptor) in two words.
+struct Descriptor {
+  std::uint32_t low;   // address and leading offset
+  std::uint32_t high;  // stride and swizzle
+};
+
 // scale_d 0 overwrites C. Both operands K-major.
 template <bool kBFloat16, int kN>
 struct WgmmaShared;
@@ -37,48 +43,55 @@ struct WgmmaRegisters;
   ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, %112, " \
   "%113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 
-// One N: the accumulator's operand list, its C expressions, and the numbers of the operands that follow.
-#define ATTN_WGMMA(N, D, C, O0, O1, O2, O3, O4, O5)                                                         \
+// One N: the accumulator's operand list, its C expressions, and the numbers of the operands that follow. A
+// descriptor comes as two words: the upper one is a constant, and the compiler then knows it.
+#define ATTN_WGMMA(N, D, C, O0, O1, O2, O3, O4, O5, O6)                                                     \
   template <bool kBFloat16>                                                                                 \
   struct WgmmaShared<kBFloat16, N> {                                                                        \
-    __device__ __forceinline__ static void multiply(std::uint64_t a, std::uint64_t b, float* c,             \
-                                                    int scale_d) {                                          \
+    __device__ __forceinline__ static void multiply(Descriptor a, Descriptor b, float* c, int scale_d) {    \
       if constexpr (kBFloat16) {                                                                            \
-        asm volatile("{.reg .pred p; setp.ne.b32 p, " O2                                                    \
+        asm volatile("{.reg .pred p; .reg .b64 a, b; setp.ne.b32 p, " O4                                    \
                      ", 0;\n"                                                                               \
-                     "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" D "}, " O0 ", " O1        \
-                     ", p, 1, 1, 0, 0;}\n"                                                                  \
+                     "mov.b64 a, {" O0 ", " O1 "}; mov.b64 b, {" O2 ", " O3                                 \
+                     "};\n"                                                                                 \
+                     "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" D                         \
+                     "}, a, b, p, 1, 1, 0, 0;}\n"                                                           \
                      : C()                                                                                  \
-                     : "l"(a), "l"(b), "r"(scale_d));                                                       \
+                     : "r"(a.low), "r"(a.high), "r"(b.low), "r"(b.high), "r"(scale_d));                     \
       } else {                                                                                              \
-        asm volatile("{.reg .pred p; setp.ne.b32 p, " O2                                                    \
+        asm volatile("{.reg .pred p; .reg .b64 a, b; setp.ne.b32 p, " O4                                    \
                      ", 0;\n"                                                                               \
-                     "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.f16.f16 {" D "}, " O0 ", " O1          \
-                     ", p, 1, 1, 0, 0;}\n"                                                                  \
+                     "mov.b64 a, {" O0 ", " O1 "}; mov.b64 b, {" O2 ", " O3                                 \
+                     "};\n"                                                                                 \
+                     "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.f16.f16 {" D                           \
+                     "}, a, b, p, 1, 1, 0, 0;}\n"                                                           \
                      : C()                                                                                  \
-                     : "l"(a), "l"(b), "r"(scale_d));                                                       \
+                     : "r"(a.low), "r"(a.high), "r"(b.low), "r"(b.high), "r"(scale_d));                     \
       }                                                                                                     \
     }                                                                                                       \
   };                                                                                                        \
   template <bool kBFloat16>                                                                                 \
   struct WgmmaRegisters<kBFloat16, N> {                                                                     \
-    __device__ __forceinline__ static void multiply(std::uint32_t a0, std::uint32_t a1, std::uint32_t a2,   \
-                                                    std::uint32_t a3, std::uint64_t b, float* c,            \
+    __device__ __forceinline__ static void multiply(const std::uint32_t (&a)[4], Descriptor b, float* c,    \
                                                     int scale_d) {                                          \
       if constexpr (kBFloat16) {                                                                            \
-        asm volatile("{.reg .pred p; setp.ne.b32 p, " O5                                                    \
+        asm volatile("{.reg .pred p; .reg .b64 b; setp.ne.b32 p, " O6                                       \
                      ", 0;\n"                                                                               \
+                     "mov.b64 b, {" O4 ", " O5                                                              \
+                     "};\n"                                                                                 \
                      "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" D "}, {" O0 ", " O1       \
-                     ", " O2 ", " O3 "}, " O4 ", p, 1, 1, 1;}\n"                                            \
+                     ", " O2 ", " O3 "}, b, p, 1, 1, 1;}\n"                                                 \
                      : C()                                                                                  \
-                     : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "r"(scale_d));                           \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b.low), "r"(b.high), "r"(scale_d));  \
       } else {                                                                                              \
-        asm volatile("{.reg .pred p; setp.ne.b32 p, " O5                                                    \
+        asm volatile("{.reg .pred p; .reg .b64 b; setp.ne.b32 p, " O6                                       \
                      ", 0;\n"                                                                               \
+                     "mov.b64 b, {" O4 ", " O5                                                              \
+                     "};\n"                                                                                 \
                      "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.f16.f16 {" D "}, {" O0 ", " O1 ", " O2 \
-                     ", " O3 "}, " O4 ", p, 1, 1, 1;}\n"                                                    \
+                     ", " O3 "}, b, p, 1, 1, 1;}\n"                                                         \
                      : C()                                                                                  \
-                     : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "r"(scale_d));                           \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b.low), "r"(b.high), "r"(scale_d));  \
       }                                                                                                     \
     }                                                                                                       \
   };
@@ -93,15 +106,15 @@ struct WgmmaRegisters;
 #define ATTN_ACC96() ATTN_C64(0), ATTN_C32(64)
 #define ATTN_ACC128() ATTN_C64(0), ATTN_C64(64)
 
-ATTN_WGMMA(32, ATTN_D16, ATTN_ACC16, "%16", "%17", "%18", "%19", "%20", "%21")
-ATTN_WGMMA(64, ATTN_D32, ATTN_ACC32, "%32", "%33", "%34", "%35", "%36", "%37")
-ATTN_WGMMA(80, ATTN_D40, ATTN_ACC40, "%40", "%41", "%42", "%43", "%44", "%45")
-ATTN_WGMMA(96, ATTN_D48, ATTN_ACC48, "%48", "%49", "%50", "%51", "%52", "%53")
-ATTN_WGMMA(112, ATTN_D56, ATTN_ACC56, "%56", "%57", "%58", "%59", "%60", "%61")
-ATTN_WGMMA(128, ATTN_D64, ATTN_ACC64, "%64", "%65", "%66", "%67", "%68", "%69")
-ATTN_WGMMA(160, ATTN_D80, ATTN_ACC80, "%80", "%81", "%82", "%83", "%84", "%85")
-ATTN_WGMMA(192, ATTN_D96, ATTN_ACC96, "%96", "%97", "%98", "%99", "%100", "%101")
-ATTN_WGMMA(256, ATTN_D128, ATTN_ACC128, "%128", "%129", "%130", "%131", "%132", "%133")
+ATTN_WGMMA(32, ATTN_D16, ATTN_ACC16, "%16", "%17", "%18", "%19", "%20", "%21", "%22")
+ATTN_WGMMA(64, ATTN_D32, ATTN_ACC32, "%32", "%33", "%34", "%35", "%36", "%37", "%38")
+ATTN_WGMMA(80, ATTN_D40, ATTN_ACC40, "%40", "%41", "%42", "%43", "%44", "%45", "%46")
+ATTN_WGMMA(96, ATTN_D48, ATTN_ACC48, "%48", "%49", "%50", "%51", "%52", "%53", "%54")
+ATTN_WGMMA(112, ATTN_D56, ATTN_ACC56, "%56", "%57", "%58", "%59", "%60", "%61", "%62")
+ATTN_WGMMA(128, ATTN_D64, ATTN_ACC64, "%64", "%65", "%66", "%67", "%68", "%69", "%70")
+ATTN_WGMMA(160, ATTN_D80, ATTN_ACC80, "%80", "%81", "%82", "%83", "%84", "%85", "%86")
+ATTN_WGMMA(192, ATTN_D96, ATTN_ACC96, "%96", "%97", "%98", "%99", "%100", "%101", "%102")
+ATTN_WGMMA(256, ATTN_D128, ATTN_ACC128, "%128", "%129", "%130", "%131", "%132", "%133", "%134")
 
 #undef ATTN_WGMMA
 #undef ATTN_ACC16

@@ -17,7 +17,10 @@ __device__ __forceinline__ void init_barriers(typename Traits::SharedStorage& sh
   for (int i = 0; i < kConfig.q_slots; ++i) {
     shared.q_full[i].init(1);
     shared.q_empty[i].init(Traits::kConsumerThreads + 1);
+  }
+  for (int i = 0; i < Traits::kInfoSlots; ++i) {
     shared.o_full[i].init(Traits::kConsumerThreads);
+    shared.redo_flag[i] = 0;
   }
   for (int i = 0; i < kConfig.k_stages; ++i) {
     shared.k_full[i].init(1);
@@ -27,9 +30,7 @@ __device__ __forceinline__ void init_barriers(typename Traits::SharedStorage& sh
     shared.v_full[i].init(1);
     shared.v_empty[i].init(Traits::kConsumerWarps);
   }
-  for (int i = 0; i < kConfig.q_slots; ++i) {
-    shared.redo_flag[i] = 0;
-  }
+  shared.counter_open.init(1);
   shared.redo_count = 0;
   cutlass::arch::fence_barrier_init();
 }

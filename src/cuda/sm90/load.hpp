@@ -85,7 +85,7 @@ struct Loader {
   __device__ __forceinline__ void load_q(const TileInfo& info) {
     shared.q_empty[q.index].wait(q.phase ^ 1);
     if (thread == 0) {
-      shared.info[q.index] = info;
+      shared.info[Traits::info_slot(q)] = info;
     }
     load_tile<Traits::kTileM, Traits::kStoredQk>(cuda::kPlainQ, params.q, params.q_data, params.q_strides,
                                                  params.seqlen_q, params.head_dim_qk, shared.q_full[q.index],
@@ -119,7 +119,7 @@ struct Loader {
   __device__ __forceinline__ void send(SlotKind kind) {
     shared.q_empty[q.index].wait(q.phase ^ 1);
     if (thread == 0) {
-      shared.info[q.index].kind = kind;
+      shared.info[Traits::info_slot(q)].kind = kind;
       shared.q_full[q.index].arrive();
     }
     q.advance();
@@ -163,19 +163,27 @@ struct Loader {
       info.careful = again ? 1 : 0;
       load_all(info);
       if (!again) {
-        tile = broadcast(thread == 0 ? next_tile(params, tile) : 0u);
+        tile = broadcast(thread == 0 ? claim(tile) : 0u);
       }
     }
   }
 
+  __device__ __forceinline__ std::uint32_t claim(std::uint32_t tile) const {
+    if (params.tile_counter != nullptr) {
+      shared.counter_open.wait(0);
+    }
+    return next_tile(params, tile);
+  }
+
   __device__ __forceinline__ void load_all(const TileInfo& info) {
     const int kv_head = info.head / params.group_size;
-    // With one Q slot the slot is busy until O has left it: K need not wait for that.
-    if constexpr (!Traits::kFlat) {
+    // With one Q slot this tile's V comes before the next tile's Q, which waits for the last product with the
+    // slot.
+    if constexpr (Traits::kDirectO) {
       load_k(info.block_end - 1, kv_head, info.batch);
     }
     load_q(info);
-    if constexpr (Traits::kFlat) {
+    if constexpr (!Traits::kDirectO) {
       load_k(info.block_end - 1, kv_head, info.batch);
     }
     load_pending_v();
@@ -184,7 +192,7 @@ struct Loader {
       load_k(block, kv_head, info.batch);
       load_v(block + 1, kv_head, info.batch);
     }
-    if constexpr (Traits::kFlat) {
+    if constexpr (!Traits::kDirectO) {
       last_block = info.block_begin;
       last_head = kv_head;
       last_batch = info.batch;

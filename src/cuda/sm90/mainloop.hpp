@@ -38,6 +38,7 @@ struct Consumer {
   device::OnlineSoftmax<kConfig.softmax, Traits::kBFloat16, Traits::kCareful> softmax;
   int plain_begin;  // of the tile in work: blocks [plain_begin, plain_end) are neither masked nor changed
   int plain_end;
+  int block_begin;  // kDirectO only
   bool careful;
   int accumulate;  // 0 for a tile's first P·V
 
@@ -52,6 +53,9 @@ struct Consumer {
       cutlass::arch::NamedBarrier::arrive(256, static_cast<std::uint32_t>(kTurnBarrier + next));
     }
   }
+  [[nodiscard]] __device__ __forceinline__ int info_slot() const { return Traits::info_slot(slot); }
+  // The tile's products with Q are done (Traits::kDirectO).
+  __device__ __forceinline__ void release_q() const { shared.q_empty[slot.index].arrive(); }
   // One arrival a warp: each warp knows of its own products only.
   __device__ __forceinline__ void release(EmptyBarrier& empty) const {
     if (thread % 32 == 0) {
@@ -59,14 +63,21 @@ struct Consumer {
     }
   }
 
+  template <class Iterator>
+  __device__ __forceinline__ static device::Descriptor words(Iterator const& descriptor) {
+    return {descriptor.reg32_[0], descriptor.reg32_[1]};
+  }
+
   // S = Q·Kᵀ of a slot and a stage, as descriptors a and b of 16 columns of head_dim each.
   template <class Q, class K, class S>
   __device__ __forceinline__ void issue_scores(Q const& q_tiles, K const& k_tiles, S& s) const {
     using namespace cute;
+    const int k_stage = device::uniform(k.index);
+    const int q_slot = kConfig.q_slots == 1 ? 0 : device::uniform(slot.index);
     CUTE_UNROLL
     for (int i = 0; i < Traits::kHeadDimQk / 16; ++i) {
       device::WgmmaShared<Traits::kBFloat16, Traits::kTileN>::multiply(
-          q_tiles(0, make_coord(warpgroup, i, slot.index)).desc_, k_tiles(0, make_coord(0, i, k.index)).desc_,
+          words(q_tiles(0, make_coord(warpgroup, i, q_slot))), words(k_tiles(0, make_coord(0, i, k_stage))),
           s.data(), i > 0);
     }
     warpgroup_commit_batch();
@@ -76,11 +87,13 @@ struct Consumer {
   template <class P, class V, class O>
   __device__ __forceinline__ void issue_output(P const& operand_p, V const& v_tiles, O& o) const {
     using namespace cute;
+    const int v_stage = device::uniform(v.index);
     CUTE_UNROLL
     for (int i = 0; i < Traits::kTileN / 16; ++i) {
+      const std::uint32_t p[4] = {operand_p(0, 0, i), operand_p(1, 0, i), operand_p(2, 0, i),
+                                  operand_p(3, 0, i)};
       device::WgmmaRegisters<Traits::kBFloat16, Traits::kHeadDimV>::multiply(
-          operand_p(0, 0, i), operand_p(1, 0, i), operand_p(2, 0, i), operand_p(3, 0, i),
-          v_tiles(0, make_coord(0, i, v.index)).desc_, o.data(), i > 0 ? 1 : accumulate);
+          p, words(v_tiles(0, make_coord(0, i, v_stage))), o.data(), i > 0 ? 1 : accumulate);
     }
     warpgroup_commit_batch();
   }
@@ -109,12 +122,12 @@ struct Consumer {
   __device__ __forceinline__ SlotKind slot_arrived() {
     shared.q_full[slot.index].wait(slot.phase);
     device::compiler_fence();
-    const auto kind = static_cast<SlotKind>(shared.info[slot.index].kind);
+    const auto kind = static_cast<SlotKind>(device::uniform(shared.info[info_slot()].kind));
     if (kind == kTile && params.negate_q) {
       negate_q();
     }
     if (Traits::kCareful && kind == kPause) {
-      shared.o_full[slot.index].arrive();
+      shared.o_full[info_slot()].arrive();
       shared.q_empty[slot.index].arrive();
     }
     return kind;
@@ -128,7 +141,7 @@ struct Consumer {
   // that do not see all of it, and the keys that had one are noted: rows that do see one are left to
   // exact_row. Each consumer thread looks at its share; no warpgroup multiplies before all have.
   __device__ __forceinline__ void clean_values(int block) {
-    const TileInfo& tile = shared.info[slot.index];
+    const TileInfo& tile = shared.info[info_slot()];
     if (block >= tile.unmasked_begin && block < tile.unmasked_end) {
       return;  // every row sees these: NaN and Inf are theirs
     }
@@ -154,44 +167,44 @@ struct Consumer {
     sync_consumers();
   }
 
-  // Changes of the logits (device/score.hpp) and what is masked (device/mask.hpp) of one block.
+  // Changes of the logits (device/score.hpp) and what is masked (device/mask.hpp) of one block. Returns the
+  // number of its columns up to the last that some row of the warp sees.
   template <class Scores>
-  __device__ __forceinline__ void mask(Scores& scores, int block) const {
-    const TileInfo& tile = shared.info[slot.index];
+  __device__ __forceinline__ int mask(Scores& scores, int block) const {
+    constexpr Mask kMask = Traits::kKey.mask;
+    const TileInfo& tile = shared.info[info_slot()];
     const int thread = device::opaque(this->thread);  // recomputed here, not kept in registers
-    const int row = tile.m_tile * Traits::kTileM + warpgroup * 64 + thread / 32 * 16 + thread % 32 / 4;
-    const int column = block * Traits::kTileN + 2 * (thread % 4);
-    const int begins[2] = {device::key_begin<Traits::kKey.mask>(params, row),
-                           device::key_begin<Traits::kKey.mask>(params, row + 8)};
-    const int ends[2] = {device::key_end<Traits::kKey.mask>(params, row),
-                         device::key_end<Traits::kKey.mask>(params, row + 8)};
+    const int warp_row = device::uniform(tile.m_tile * Traits::kTileM + warpgroup * 64 + thread / 32 * 16);
+    const int row = warp_row + thread % 32 / 4;
+    const int begin = block * Traits::kTileN;
+    const int column = begin + 2 * (thread % 4);
+    const int begins[2] = {device::key_begin<kMask>(params, row), device::key_begin<kMask>(params, row + 8)};
+    const int ends[2] = {device::key_end<kMask>(params, row), device::key_end<kMask>(params, row + 8)};
     if constexpr (kChanged) {
       const device::RowBias bias[2] = {{params, tile.batch, tile.head, begins[0], ends[0]},
                                        {params, tile.batch, tile.head, begins[1], ends[1]}};
       device::change_logits(scores, params, bias, column);
       if (block >= tile.unmasked_begin && block < tile.unmasked_end) {
-        return;
+        return Traits::kTileN;
       }
     }
     const int right[2] = {ends[0] - column, ends[1] - column};
-    device::mask_right(scores, right);
+    device::mask_right(scores, right, device::key_end<kMask>(params, warp_row) - begin);
     if constexpr (kBand) {
       if (params.band_lower + params.seqlen_q > 0) {  // else no row has a left bound
         const int left[2] = {begins[0] - column, begins[1] - column};
-        device::mask_left(scores, left);
+        device::mask_left(scores, left, device::key_begin<kMask>(params, warp_row + 15) - begin);
       }
     }
+    return device::key_end<kMask>(params, warp_row + 15) - begin;
   }
 
   // Returns the tile's last block.
   __device__ __forceinline__ int begin_tile() {
-    const TileInfo& tile = shared.info[slot.index];
-    plain_begin = tile.unmasked_begin;
-    plain_end = tile.unmasked_end;
-    if constexpr (kChanged) {
-      plain_begin = plain_end = tile.block_begin;
-    }
-    careful = Traits::kCareful && tile.careful != 0;
+    const TileInfo& tile = shared.info[info_slot()];
+    plain_begin = device::uniform(kChanged ? tile.block_begin : tile.unmasked_begin);
+    plain_end = device::uniform(kChanged ? tile.block_begin : tile.unmasked_end);
+    careful = Traits::kCareful && device::uniform(tile.careful) != 0;
     accumulate = 0;
     if (Traits::kCareful && careful) {
       sync_consumers();  // the last careful tile's notes have been read by all
@@ -202,7 +215,14 @@ struct Consumer {
       }
       sync_consumers();
     }
-    return tile.block_end - 1;
+    const int last = device::uniform(tile.block_end) - 1;
+    if constexpr (Traits::kDirectO) {
+      block_begin = device::uniform(tile.block_begin);
+      if (last == block_begin) {
+        release_q();
+      }
+    }
+    return last;
   }
 
   // Block `block` of the tile, and P·V of the block before it.
@@ -212,7 +232,6 @@ struct Consumer {
     using namespace cute;
     auto scores = make_tensor(s.data(), device::rows_and_columns(s.layout()));
     auto output = make_tensor(o.data(), device::rows_and_columns(o.layout()));
-
     shared.k_full[k.index].wait(k.phase);
     if (Traits::kCareful && careful) {
       clean_values(block + 1);
@@ -232,8 +251,12 @@ struct Consumer {
     accumulate = 1;
     release(shared.k_empty[k.index]);
     k.advance();
+    if (Traits::kDirectO && block == block_begin) {
+      release_q();
+    }
+    int visible = Traits::kTileN;
     if constexpr (kMasked) {
-      mask(scores, block);
+      visible = mask(scores, block);
     }
     if constexpr (kClassic) {
       float rescale[2];
@@ -242,7 +265,7 @@ struct Consumer {
       warpgroup_wait<0>();
       warpgroup_fence_operand(o);
       release(shared.v_empty[v.index]);
-      softmax.exponentials(scores, p, sums);
+      softmax.template exponentials<kMasked>(scores, p, sums, visible);
       softmax.row_sum[0] += sums[0];
       softmax.row_sum[1] += sums[1];
       softmax.rescale_output(output, rescale);
@@ -250,7 +273,7 @@ struct Consumer {
       warpgroup_wait<0>();
       warpgroup_fence_operand(o);
       release(shared.v_empty[v.index]);
-      softmax.later_block(scores, p, output);
+      softmax.template later_block<kMasked>(scores, p, output, visible);
     }
     v.advance();
   }
@@ -305,10 +328,11 @@ struct Consumer {
         first_scores();
       }
       int block = begin_tile();
+      int visible = Traits::kTileN;
       if (block < plain_begin || block >= plain_end) {
-        mask(scores, block);
+        visible = mask(scores, block);
       }
-      softmax.template first_block<kConfig.short_first>(scores, p);
+      softmax.template first_block<kConfig.short_first, kBand>(scores, p, visible);
       --block;
       if constexpr (kBand) {
         // Blocks cut by the right edge; plain ones; those cut by the left edge. A loop of its own for the
@@ -322,7 +346,7 @@ struct Consumer {
           for (; block >= plain_begin; --block) {
             step<false>(block, s, p, o, q_tiles, k_tiles, operand_p, v_tiles);
           }
-          const int begin = shared.info[slot.index].block_begin;
+          const int begin = device::uniform(shared.info[info_slot()].block_begin);
 #pragma unroll 1
           for (; block >= begin; --block) {
             step<true>(block, s, p, o, q_tiles, k_tiles, operand_p, v_tiles);
@@ -335,47 +359,52 @@ struct Consumer {
         }
       }
 
-      const int done_slot = slot.index;
+      const auto done = slot;
       if (Traits::kCareful && careful) {
         clean_values(block + 1);
       }
-      if constexpr (Traits::kFlat) {
+      // The next tile's first product goes to the tensor cores with this tile's last one, which comes first:
+      // the epilogue waits for that alone.
+      auto next_arrived = [&]() __attribute__((always_inline)) {
         slot.advance();
         kind = slot_arrived();
         scores_there = kind == kTile;
         if (scores_there) {
           shared.k_full[k.index].wait(k.phase);
         }
+      };
+      if constexpr (!Traits::kDirectO) {
+        next_arrived();
       }
+      shared.v_full[v.index].wait(v.phase);
       take_turn();
       warpgroup_fence_operand(s);
       warpgroup_fence_operand(o);
       warpgroup_fence_operand(p);
       warpgroup_arrive();
-      if constexpr (Traits::kFlat) {
-        // Without a next tile this multiplies what lies in the stage, for nobody: cheaper than a branch here.
-        issue_scores(q_tiles, k_tiles, s);
-      }
-      shared.v_full[v.index].wait(v.phase);
-      warpgroup_arrive();
       issue_output(operand_p, v_tiles, o);
-      pass_turn();
-      warpgroup_wait<0>();
-      warpgroup_fence_operand(s);
+      if constexpr (Traits::kDirectO) {  // Q may still be on its way, and the others need not wait for it
+        pass_turn();
+        next_arrived();
+        warpgroup_arrive();
+      }
+      // Without a next tile this multiplies what lies in the stage, for nobody: cheaper than a branch here.
+      issue_scores(q_tiles, k_tiles, s);
+      if constexpr (!Traits::kDirectO) {
+        pass_turn();
+      }
+      warpgroup_wait<1>();
       warpgroup_fence_operand(o);
       release(shared.v_empty[v.index]);
       v.advance();
-      if (Traits::kFlat && scores_there) {
-        release(shared.k_empty[k.index]);
-        k.advance();
-      }
 
       Epilogue<Traits> epilogue{params, shared, warpgroup, device::opaque(thread)};
-      epilogue.finish(done_slot, o, softmax, careful);
-
-      if constexpr (!Traits::kFlat) {
-        slot.advance();
-        kind = slot_arrived();
+      epilogue.finish(done, o, softmax, careful);
+      warpgroup_wait<0>();
+      warpgroup_fence_operand(s);
+      if (scores_there) {
+        release(shared.k_empty[k.index]);
+        k.advance();
       }
     }
   }

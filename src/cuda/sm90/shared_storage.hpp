@@ -18,6 +18,19 @@ using cute::SM90::GMMA::Major;
 using FullBarrier = cutlass::arch::ClusterTransactionBarrier;
 using EmptyBarrier = cutlass::arch::ClusterBarrier;
 
+// A ring of kStages: index and the parity of the round.
+template <int kStages>
+struct Ring {
+  int index = 0;
+  std::uint32_t phase = 0;
+  __device__ __forceinline__ void advance() {
+    if (++index == kStages) {
+      index = 0;
+      phase ^= 1;
+    }
+  }
+};
+
 template <KernelKey kKeyValue, KernelConfig kConfigValue>
 struct Traits {
   static constexpr KernelKey kKey = kKeyValue;
@@ -32,14 +45,18 @@ struct Traits {
   static constexpr int kStoredV = stored_columns(kHeadDimV);
   static constexpr int kTileM = kConfig.tile_m();
   static constexpr int kTileN = kConfig.tile_n;
-  static constexpr bool kFlat = kConfig.q_slots > 1;
+  // With one Q slot O goes to global memory from registers, and the slot takes the next tile's Q as soon as
+  // this tile's last product with it is done. Tile infos are needed longer, and have two slots, taken in
+  // turn.
+  static constexpr bool kDirectO = kConfig.q_slots == 1;
+  static constexpr int kInfoSlots = kDirectO ? 2 : kConfig.q_slots;
 
   // Masked keys inside a tensor exist: their values may be NaN, which 0 · NaN carries into rows that do not
   // see them. Such a tile is done again, carefully, so that those rows have the bits they always have.
   static constexpr bool kCareful = kKey.mask != Mask::kFull;
   static constexpr int kRedoEarly = 8;  // waiting tiles that make the producer turn to them before new ones
   static constexpr int kRedoCapacity = 16;
-  static_assert(kRedoEarly + kConfig.q_slots <= kRedoCapacity);
+  static_assert(kRedoEarly + kInfoSlots <= kRedoCapacity);
 
   // Blocks of a tile that some of its rows see in part or not at all, at each side, and a bit for each of
   // their keys.
@@ -55,19 +72,20 @@ struct Traits {
     alignas(1024) T q[cute::cosize_v<LayoutQ>];
     alignas(1024) T k[cute::cosize_v<LayoutK>];
     alignas(1024) T v[cute::cosize_v<LayoutVt>];
-    alignas(16) TileInfo info[kConfig.q_slots];
+    alignas(16) TileInfo info[kInfoSlots];
     FullBarrier q_full[kConfig.q_slots];  // the producer's Q tile and info
-    // Every thread that has read the slot's info arrives itself: racecheck does not follow a chain of
-    // barriers.
-    EmptyBarrier q_empty[kConfig.q_slots];  // consumers and store warp: O has left the slot, the info is read
-    EmptyBarrier o_full[kConfig.q_slots];   // consumers: O is in the slot
+    // Consumers and store warp: O has left the slot (kDirectO: Q is no longer needed). Every thread that has
+    // read the slot's info arrives itself: racecheck does not follow a chain of barriers.
+    EmptyBarrier q_empty[kConfig.q_slots];
+    EmptyBarrier o_full[kInfoSlots];  // consumers: O is in the slot (kDirectO: the tile is done)
     FullBarrier k_full[kConfig.k_stages];
     EmptyBarrier k_empty[kConfig.k_stages];
     FullBarrier v_full[kConfig.v_stages];
     EmptyBarrier v_empty[kConfig.v_stages];
+    EmptyBarrier counter_open;  // the store warp: tiles can be claimed
     // Tiles to be done again (kCareful kernels): flagged by consumers, listed by the store warp, taken by the
     // producer. At most kRedoEarly + q_slots are ever waiting.
-    std::int32_t redo_flag[kConfig.q_slots];
+    std::int32_t redo_flag[kInfoSlots];
     std::int32_t redo_count;
     std::uint32_t redo_list[kRedoCapacity];  // tile numbers
     // Of a careful tile: keys of its masked blocks that had NaN or Inf in their values (kBand only).
@@ -76,21 +94,13 @@ struct Traits {
   };
   static_assert(sizeof(SharedStorage) <= static_cast<std::size_t>(shared_bytes(kKey, kConfig)));
 
+  // Where the info of the tile in a Q slot lies.
+  __device__ __forceinline__ static int info_slot(const Ring<kConfig.q_slots>& slot) {
+    return kDirectO ? static_cast<int>(slot.phase) : slot.index;
+  }
+
   static constexpr int kConsumerWarps = 4 * kConfig.warpgroups;
   static constexpr int kConsumerThreads = 128 * kConfig.warpgroups;
-};
-
-// A ring of kStages: index and the parity of the round.
-template <int kStages>
-struct Ring {
-  int index = 0;
-  std::uint32_t phase = 0;
-  __device__ __forceinline__ void advance() {
-    if (++index == kStages) {
-      index = 0;
-      phase ^= 1;
-    }
-  }
 };
 
 }  // namespace attn::sm90

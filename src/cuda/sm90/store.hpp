@@ -19,14 +19,22 @@ struct Storer {
   int lane;  // 0 leads; without kPlain it is alone
 
   __device__ __forceinline__ void run() {
-    Ring<kConfig.q_slots> slot;
+    Ring<kConfig.q_slots> q;
+    Ring<Traits::kInfoSlots> slot;
+    if (params.tile_counter != nullptr && lane == 0) {
+      open_counter(params);
+      shared.counter_open.arrive();
+    }
 #pragma unroll 1
     while (true) {
-      shared.q_full[slot.index].wait(slot.phase);
+      shared.q_full[q.index].wait(q.phase);
       device::compiler_fence();
       const TileInfo info = shared.info[slot.index];
       if (info.kind == kEnd) {
         break;
+      }
+      if constexpr (Traits::kDirectO) {
+        release_q(q.index);
       }
       shared.o_full[slot.index].wait(slot.phase);
       device::compiler_fence();
@@ -34,15 +42,24 @@ struct Storer {
         if (Traits::kCareful && lane == 0) {
           list_redo(info, slot.index);
         }
-        store_tile(info, shared.q + slot.index * Traits::kTileM * Traits::kStoredQk);
+        if constexpr (!Traits::kDirectO) {
+          store_tile(info, shared.q + slot.index * Traits::kTileM * Traits::kStoredQk);
+        }
       }
-      if constexpr (kPlain) {
-        __syncwarp();
+      if constexpr (!Traits::kDirectO) {
+        release_q(q.index);
       }
-      if (lane == 0) {
-        shared.q_empty[slot.index].arrive();
-      }
+      q.advance();
       slot.advance();
+    }
+  }
+
+  __device__ __forceinline__ void release_q(int slot) const {
+    if constexpr (kPlain) {
+      __syncwarp();
+    }
+    if (lane == 0) {
+      shared.q_empty[slot].arrive();
     }
   }
 

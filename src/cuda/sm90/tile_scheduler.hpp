@@ -80,12 +80,39 @@ __device__ __forceinline__ int masked_ordinal(const TileInfo& tile, int block) {
                                     : tile.block_end - tile.unmasked_end + tile.unmasked_begin - 1 - block;
 }
 
+// Before the first claim of a block, by one thread: waits until the counter is this launch's. It takes a few
+// round trips to L2, so the store warp does it while the first tile is under way.
+__device__ __forceinline__ void open_counter(const cuda::ForwardParams& params) {
+  using cuda::TileCounter;
+  auto* id = reinterpret_cast<unsigned long long*>(&params.tile_counter->id);
+  const unsigned long long own = params.launch_id;
+  const unsigned long long clearing = ~own;
+  while (true) {
+    unsigned long long seen;
+    asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(seen) : "l"(id) : "memory");
+    if (seen == own) {
+      return;
+    }
+    if (seen != clearing && atomicCAS(id, seen, clearing) == seen) {
+      params.tile_counter->next = 0;
+      asm volatile("st.release.gpu.global.u64 [%0], %1;" ::"l"(id), "l"(own) : "memory");
+      return;
+    }
+  }
+}
+
 // The tile after `tile` for this block: a stride away, or the next unclaimed one.
 __device__ __forceinline__ std::uint32_t next_tile(const cuda::ForwardParams& params, std::uint32_t tile) {
-  if (params.tile_counter != nullptr) {
-    return gridDim.x + atomicAdd(params.tile_counter, 1u);
+  if (params.tile_counter == nullptr) {
+    return tile + gridDim.x;
   }
-  return tile + gridDim.x;
+  const std::uint32_t claim = atomicAdd(&params.tile_counter->next, 1u);
+  // Every block stops at its first claim beyond the last tile, so there are num_tiles claims, and this is the
+  // last.
+  if (claim == params.num_tiles - 1) {
+    params.tile_counter->id = 0;
+  }
+  return gridDim.x + claim;
 }
 
 }  // namespace attn::sm90

@@ -97,6 +97,22 @@ void choose_splits(const Problem& p, CpuPlan* plan) {
   }
 }
 
+// The tasks of a thread, of this many heads each, stay at least two. Results do not depend on it.
+void choose_heads_together(const Problem& p, std::int64_t rows, CpuPlan* plan) {
+  plan->heads_together = 1;
+  if (p.varlen_q || rows > kDirectRows || p.batch == 0) {
+    return;
+  }
+  const std::int64_t tasks = p.batch * p.heads_kv * plan->num_splits;
+  const std::int64_t most = plan->threads == 1 ? kMaxHeadsTogether : tasks / (2 * plan->threads);
+  for (std::int64_t heads = std::min(kMaxHeadsTogether, p.heads_kv); heads > 1; --heads) {
+    if (heads <= most && p.heads_kv % heads == 0) {
+      plan->heads_together = heads;
+      return;
+    }
+  }
+}
+
 // Adds a part of `bytes` at the end of *total and returns where it begins; false on overflow.
 bool take(std::size_t bytes, std::size_t* total, std::size_t* offset) {
   *offset = *total;
@@ -121,16 +137,18 @@ ScratchLayout layout_scratch(const CpuPlan& plan) {
   // The direct path keeps its few queries as q_stride floats each.
   const std::size_t direct_bytes = static_cast<std::size_t>(kDirectRows * plan.q_stride) * sizeof(float);
   bytes(1, std::max(static_cast<std::size_t>(rows) * plan.q_row_bytes, direct_bytes), &s.q);
+  floats(rows * plan.o_stride, &s.o);
+  floats(rows * plan.o_stride, &s.o_low);
+  bytes(rows, sizeof(RowState), &s.rows);
+  s.head_bytes = s.bytes;
+  s.bytes *= static_cast<std::size_t>(plan.heads_together);
   floats(plan.q_stride, &s.q_row);
   bytes(plan.tile_keys, plan.k_row_bytes, &s.k);
   bytes(plan.tile_keys, plan.v_row_bytes, &s.v);
   floats(k.panel_keys * plan.q_stride, &s.stage);
   floats(kMaxBlockRows * kScoreStride, &s.s);
-  floats(rows * plan.o_stride, &s.o);
-  floats(rows * plan.o_stride, &s.o_low);
-  (void)take(static_cast<std::size_t>(rows) * sizeof(RowState), &s.bytes, &s.rows);
-  (void)take(kMaxTileKeys * sizeof(void*), &s.bytes, &s.k_rows);
-  (void)take(kMaxTileKeys * sizeof(void*), &s.bytes, &s.v_rows);
+  bytes(kMaxTileKeys, sizeof(void*), &s.k_rows);
+  bytes(kMaxTileKeys, sizeof(void*), &s.v_rows);
   return s;
 }
 
@@ -174,9 +192,9 @@ void write_notes(const Problem& p, const ThreadChoice& threads, const std::strin
   const std::int64_t rows = plan->group * p.seqlen_q;
   plan->notes.push_back(
       !p.varlen_q && rows <= kDirectRows
-          ? fmt::format("path: direct, {} rows (query heads × queries of a key/value head) at once; K and V "
-                        "read in place",
-                        rows)
+          ? fmt::format("path: direct, {} rows (query heads × queries of a key/value head) at once, {} heads "
+                        "by turns; K and V read in place",
+                        rows, plan->heads_together)
           : fmt::format("path: packed tiles; sequences of at most {} rows: direct", kDirectRows));
   plan->notes.push_back(fmt::format("tiles: {} rows a task × {} keys, register tile {} × {} keys",
                                     plan->rows_per_task, plan->tile_keys, plan->tile_kernels->block_rows,
@@ -295,6 +313,7 @@ Status plan(const Problem& p, const PlanOptions& options, std::unique_ptr<Backen
       static_cast<double>(ceil_div(rows, plan->rows_per_task)) * static_cast<double>(other_tasks);
   plan->threads = static_cast<int>(std::clamp<double>(plan->threads, 1, std::max(tasks, 1.0)));
 
+  choose_heads_together(p, rows, plan.get());
   plan->scratch = layout_scratch(*plan);
   ATTN_RETURN_IF_ERROR(layout_workspace(p, plan.get()));
   plan->team = std::make_unique<Team>(plan->threads);

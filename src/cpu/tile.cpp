@@ -6,6 +6,7 @@
 #include <cstring>
 #include <limits>
 #include <numbers>
+#include <optional>
 
 #include "core/numeric.hpp"
 #include "cpu/append.hpp"
@@ -313,28 +314,40 @@ void TaskRunner::finish() {
   }
 }
 
-void TaskRunner::run() {
+void TaskRunner::begin() {
   begin_rows();
-  const std::int64_t begin = rows_[0].visible_begin;
-  const std::int64_t end = rows_[num_rows_ - 1].visible_end;
-  if (begin < end) {
+  if (first_key() < end_key()) {
     pack_queries();
-    const bool entered = !direct_ && kernels_.enter != nullptr;
-    if (entered) {
-      kernels_.enter();
-    }
-    for (std::int64_t base = begin / plan_.tile_keys * plan_.tile_keys; base < end; base += plan_.tile_keys) {
-      run_tile(base);
-    }
-    if (entered) {
-      kernels_.leave();
-    }
   }
-  finish();
 }
 
 void run_task(const RunContext& context, const Task& task, char* scratch) {
-  TaskRunner(context, task, scratch).run();
+  std::optional<TaskRunner> heads[kMaxHeadsTogether];
+  const std::int64_t count = context.plan.heads_together;
+  for (std::int64_t n = 0; n < count; ++n) {
+    Task of_head = task;
+    of_head.kv_head += n;
+    of_head.partials += task.partials == nullptr ? 0 : n * task.partial_head_stride;
+    heads[n].emplace(context, of_head, scratch, n);
+    heads[n]->begin();
+  }
+  // All heads of a sequence see the same keys.
+  const std::int64_t end = heads[0]->end_key();
+  const KernelTable& kernels = heads[0]->kernels();
+  if (kernels.enter != nullptr) {
+    kernels.enter();
+  }
+  for (std::int64_t base = heads[0]->first_key(); base < end; base += context.plan.tile_keys) {
+    for (std::int64_t n = 0; n < count; ++n) {
+      heads[n]->run_tile(base);
+    }
+  }
+  if (kernels.leave != nullptr) {
+    kernels.leave();
+  }
+  for (std::int64_t n = 0; n < count; ++n) {
+    heads[n]->finish();
+  }
 }
 
 }  // namespace attn::cpu

@@ -42,7 +42,7 @@ Closing close_row(const RowState& row, double sink, bool lse_with_sink, bool wan
     return closing;
   }
   const double sink_log2 = (sink - row.shift) * std::numbers::log2e;
-  closing.divisor = endless ? kNan : sum + std::exp2(sink_log2 - max);
+  closing.divisor = endless ? kNan : sink == -kInfinity ? sum : sum + std::exp2(sink_log2 - max);
   if (!want_lse) {
     return closing;
   }

@@ -17,10 +17,10 @@ namespace {
 
 // Rows of a task where there are many. They share each packed tile of K and V: packing takes about as long as
 // the products of 12 rows at d 128 (measured on Sapphire Rapids: 7.5 µs a tile of 256 keys against 0.7 µs a
-// row), 5 % of a task of 224 rows and 1.3 % of one of 896. More would not pay: Q and O of a task should stay
-// in a second-level cache of 2 MiB. (Where it is smaller, O comes from the third level: 1.3 bytes a cycle at
-// d 128.)
-constexpr std::int64_t kTaskRows = 896;
+// row) and several times that where a head's rows lie pages apart: 5 to 20 % of a task of 224 rows. More
+// would not pay: Q and O of a task should stay in a second-level cache of 2 MiB. (Where it is smaller, O
+// comes from the third level: 1.3 bytes a cycle at d 128.)
+constexpr std::int64_t kTaskRows = 2048;
 constexpr std::int64_t kTaskFloats = 384 * 1024;  // of Q, O and what O's rounding lost: 1.5 MiB
 constexpr std::int64_t kMinTaskRows = 28;
 // Floats of a K and a V tile together: 256 KiB.
@@ -138,14 +138,15 @@ ScratchLayout layout_scratch(const CpuPlan& plan) {
   const std::size_t direct_bytes = static_cast<std::size_t>(kDirectRows * plan.q_stride) * sizeof(float);
   bytes(1, std::max(static_cast<std::size_t>(rows) * plan.q_row_bytes, direct_bytes), &s.q);
   floats(rows * plan.o_stride, &s.o);
-  floats(rows * plan.o_stride, &s.o_low);
+  // Tile products in bf16 keep nothing of what rounding lost; the direct path does.
+  floats((k.bf16_tiles ? kDirectRows + kMaxBlockRows : rows) * plan.o_stride, &s.o_low);
   bytes(rows, sizeof(RowState), &s.rows);
   s.head_bytes = s.bytes;
   s.bytes *= static_cast<std::size_t>(plan.heads_together);
   floats(plan.q_stride, &s.q_row);
   bytes(plan.tile_keys, plan.k_row_bytes, &s.k);
   bytes(plan.tile_keys, plan.v_row_bytes, &s.v);
-  floats(k.panel_keys * plan.q_stride, &s.stage);
+  floats(std::max(k.panel_keys, k.block_rows) * plan.q_stride, &s.stage);
   floats(kMaxBlockRows * kScoreStride, &s.s);
   bytes(kMaxTileKeys, sizeof(void*), &s.k_rows);
   bytes(kMaxTileKeys, sizeof(void*), &s.v_rows);
@@ -300,7 +301,10 @@ Status plan(const Problem& p, const PlanOptions& options, std::unique_ptr<Backen
 
   // Rows of a task: as many as the caches like, fewer where threads would go without work. This moves no
   // bit: rows are computed independently, and tiles of keys lie where they lie.
-  std::int64_t task_rows = std::min(kTaskRows, kTaskFloats / (plan->q_stride + 2 * plan->o_stride));
+  const std::int64_t row_floats = static_cast<std::int64_t>(plan->q_row_bytes / sizeof(float)) +
+                                  plan->o_stride * (plan->tile_kernels->bf16_tiles ? 1 : 2);
+  std::int64_t task_rows = std::min(kTaskRows, kTaskFloats / row_floats);
+  task_rows = ceil_div(rows, ceil_div(rows, task_rows));  // of about the same size
   const std::int64_t wanted_tasks = kTasksPerThread * plan->threads;
   const std::int64_t other_tasks = std::max<std::int64_t>(p.batch * p.heads_kv * plan->num_splits, 1);
   if (plan->threads > 1) {

@@ -20,6 +20,9 @@ namespace {
 // what rounding lost of O, where that is not kept.
 alignas(64) constexpr float kZeroRow[kMaxHeadDimCpu + 16] = {};
 
+// Rotated queries of a block, 16 of fp32 or 32 of bf16, have room in the scores.
+static_assert(16 * kMaxHeadDimCpu <= kMaxBlockRows * kScoreStride);
+
 }  // namespace
 
 void TaskRunner::begin_rows() {
@@ -79,26 +82,6 @@ float* TaskRunner::packed_keys(int key) const {
                                   static_cast<std::size_t>(key) * plan_.k_row_bytes);
 }
 
-void TaskRunner::pack_bf16_queries() {
-  const auto dim = static_cast<int>(problem_.head_dim_qk);
-  for (int index = 0; index < num_blocks_; ++index) {
-    const Block b = block(index);
-    const void* rows[kMaxBlockRows];
-    for (int row = 0; row < b.count; ++row) {
-      rows[row] = query(b.first + row);
-      if (problem_.rotary_dim > 0) {
-        load_query(b.first + row, q_row_);
-        char* rotated = reinterpret_cast<char*>(stage_) + static_cast<std::ptrdiff_t>(row) * dim * 2;
-        kernels_.from_float(q_row_, DType::kBFloat16, static_cast<std::size_t>(dim), rotated);  // exact
-        rows[row] = rotated;
-      }
-    }
-    if (!kernels_.pack_q(rows, b.count, b.padded, dim, const_cast<void*>(packed_queries(b)))) {
-      flag_queries(b);
-    }
-  }
-}
-
 void TaskRunner::pack_queries() {
   const auto dim = static_cast<int>(problem_.head_dim_qk);
   if (direct_) {
@@ -109,23 +92,36 @@ void TaskRunner::pack_queries() {
     }
     return;
   }
-  if (kernels_.bf16_tiles) {
-    pack_bf16_queries();
-    return;
-  }
+  const bool rotated = problem_.rotary_dim > 0;
   for (int index = 0; index < num_blocks_; ++index) {
     const Block b = block(index);
-    float* packed = q_ + static_cast<std::ptrdiff_t>(b.first) * dim;  // [channel][row], as q_row_bytes says
-    for (int row = 0; row < b.padded; ++row) {
-      if (row < b.count) {
-        load_query(b.first + row, q_row_);
-      } else {
-        std::fill_n(q_row_, dim, 0.0F);
+    const void* rows[kMaxBlockRows];
+    for (int row = 0; row < b.count; ++row) {
+      rows[row] = query(b.first + row);
+      if (b.first + block_rows_ + row < num_rows_) {
+        prefetch_row(query(b.first + block_rows_ + row));
       }
-      for (int c = 0; c < dim; ++c) {
-        packed[c * b.padded + row] = q_row_[c];
+      if (rotated) {  // into the scores, which are not there yet; exact, since rotation rounds to the dtype
+        float* out = s_ + static_cast<std::ptrdiff_t>(row) * (kernels_.bf16_tiles ? (dim + 1) / 2 : dim);
+        load_query(b.first + row, kernels_.bf16_tiles ? q_row_ : out);
+        if (kernels_.bf16_tiles) {
+          kernels_.from_float(q_row_, DType::kBFloat16, static_cast<std::size_t>(dim), out);
+        }
+        rows[row] = out;
       }
     }
+    const DType dtype = rotated && !kernels_.bf16_tiles ? DType::kFloat32 : problem_.dtype;
+    if (!kernels_.pack_q(rows, b.count, b.padded, dim, dtype, stage_, const_cast<void*>(packed_queries(b)))) {
+      flag_queries(b);
+    }
+  }
+}
+
+// Asks for a query row ahead of its use: its neighbours in memory are other heads' rows.
+void TaskRunner::prefetch_row(const void* row) const {
+  const std::int64_t bytes = problem_.head_dim_qk * static_cast<std::int64_t>(size_of(problem_.dtype));
+  for (std::int64_t at = 0; at < bytes; at += 64) {
+    __builtin_prefetch(static_cast<const char*>(row) + at);
   }
 }
 

@@ -76,7 +76,7 @@ class TaskRunner {
   [[nodiscard]] const void* packed_queries(const Block& block) const;
   [[nodiscard]] float* packed_keys(int key) const;
   void pack_queries();
-  void pack_bf16_queries();
+  void prefetch_row(const void* row) const;
   void pack_tile(std::int64_t base, int begin, int end);
   void list_rows(const TensorView& tensor, std::int64_t base, int begin, int end, const void** rows) const;
   void run_block(const Block& block, std::int64_t base);

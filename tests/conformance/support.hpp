@@ -159,7 +159,11 @@ inline std::vector<PlanOptions> all_plans(const Problem& p, Kernels kernels = Ke
   }
   const std::vector<PlanOptions> cuda = verify::each_kernel(p, cuda_plan());
   for (const PlanOptions& plan : cuda) {
-    ++tally.problems[plan.kernel];
+    Plan made;
+    const Status status = make_plan(p, plan, &made);
+    EXPECT_TRUE(status.ok()) << plan.kernel << " is a candidate of " << to_string(p)
+                             << "\n  but: " << status.message();
+    ++tally.problems[status.ok() ? made.kernel() : plan.kernel];
     if (kernels == Kernels::kChosen) {
       plans.push_back(cuda_plan());
       break;

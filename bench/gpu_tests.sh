@@ -21,7 +21,7 @@ sum() { # of the numbers on stdin
 }
 
 row() { # part seconds passed failed skipped note
-  rows+=("$(printf '%-14s %8s %8s %8s %8s  %s' "$1" "$3" "$4" "$5" "$2" "$6")")
+  rows+=("$(printf '%-45s %8s %8s %8s %8s  %s' "$1" "$3" "$4" "$5" "$2" "$6")")
   [ "$4" = 0 ] || failed=1
 }
 
@@ -111,6 +111,6 @@ cat "$out"/*.log 2> /dev/null | grep '^\[   CUDA   \]' | sed 's/^\[   CUDA   \] 
   > "$out/problems_by_kernel.txt"
 cat "$out/problems_by_kernel.txt"
 echo
-printf '%-14s %8s %8s %8s %8s\n' part passed failed skipped seconds
+printf '%-45s %8s %8s %8s %8s\n' part passed failed skipped seconds
 printf '%s\n' "${rows[@]}"
 exit $failed

@@ -147,10 +147,12 @@ TEST(PublicReports, LlamaCpp17746_SumsBeyondFp16) {
   for (const float value : {60000.0F, 65504.0F, -65504.0F}) {
     for (const std::int64_t sk : {2, 65, 4096, 32768}) {
       for (const char* splits : {" splits=1", " splits=8", ""}) {
+        // A chain of thousands of fp32 additions may end a step of fp16 away; never beyond its range.
+        const double tolerance = sk > 4096 ? 32.0 : 0.0;
         run_plans("sq1 d64 fp16 lse sk" + std::to_string(sk) + splits,
                   Fills{constant(0), constant(0), constant(value)}, [&](const Results& r) {
-                    EXPECT_EQ(r.o(0, 0, 0), static_cast<double>(value)) << sk << splits;
-                    EXPECT_EQ(r.o(0, 0, 0, 63), static_cast<double>(value));
+                    EXPECT_NEAR(r.o(0, 0, 0), static_cast<double>(value), tolerance) << sk << splits;
+                    EXPECT_NEAR(r.o(0, 0, 0, 63), static_cast<double>(value), tolerance);
                   });
       }
     }

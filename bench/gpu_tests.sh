@@ -3,7 +3,8 @@
 # lines are a table of what passed, failed and was skipped. Logs and results documents go to $OUT, by default out/
 # beside this file.
 #   gpu_tests.sh [part ...]        parts: first-use unit reports shapes random selftest soak soak-kernels large
-# A part's limit is LIMIT seconds (default 240); the soaks check CASES (20000) and KERNEL_CASES (3000) problems.
+# A part's limit is LIMIT seconds (default 240); the soaks check CASES (20000) and KERNEL_CASES (2000) problems,
+# or as many as fit in the limit. Where python3 is there, the documents become parts of one, selftest.json.
 set -u
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 out=${OUT:-$here/out}
@@ -90,9 +91,9 @@ part() {
     selftest) # a row a case: every dense shape on the kernel that is taken unasked
       command_part selftest verify --backend cuda $(dense_files) --output "$out/selftest_shapes.json" ;;
     soak) command_part soak verify --forever --dense --backend cuda --against cpu --seed 1 --cases "${CASES:-20000}" \
-            --jobs "$jobs" --output "$out/selftest_random.json" ;;
+            --time-limit $((limit - 20)) --jobs "$jobs" --output "$out/selftest_random.json" ;;
     soak-kernels) command_part soak-kernels verify --forever --dense --all-kernels --bitwise --backend cuda \
-            --against cpu --seed 1000001 --cases "${KERNEL_CASES:-3000}" --jobs "$jobs" \
+            --against cpu --seed 1000001 --cases "${KERNEL_CASES:-2000}" --time-limit $((limit - 20)) --jobs "$jobs" \
             --output "$out/selftest_every_kernel.json" ;;
     *) echo "no part '$1'" >&2; exit 2 ;;
   esac
@@ -109,6 +110,41 @@ cat "$out"/*.log 2> /dev/null | grep '^\[   CUDA   \]' | sed 's/^\[   CUDA   \] 
               / problems$/ { next } { other[$0] = 1 }
               END { for (n in s) printf "%8d  %s\n", s[n], n; for (o in other) print "          " o }' | sort -k2 \
   > "$out/problems_by_kernel.txt"
+if command -v python3 > /dev/null; then
+  OUT_DIR=$out python3 - << 'PYTHON' || echo "selftest.json was not written"
+import json, os, pathlib, subprocess
+out = pathlib.Path(os.environ["OUT_DIR"])
+parts = {}
+gpu = {"machine": os.environ.get("MACHINE", "h200")}
+try:
+    query = ["nvidia-smi", "--query-gpu=name,driver_version,power.limit", "--format=csv,noheader,nounits", "--id=0"]
+    name, driver, power = subprocess.run(query, capture_output=True, text=True, check=True).stdout.strip().split(", ")
+    gpu.update(gpu=name, driver=driver, power_limit_w=float(power))
+except (OSError, ValueError, subprocess.CalledProcessError):
+    pass
+for part, file in (("shapes", "selftest_shapes.json"), ("random", "selftest_random.json"),
+                   ("every_kernel", "selftest_every_kernel.json")):
+    if (out / file).exists():
+        document = json.loads((out / file).read_text())
+        document["command"] = document["command"].replace(str(out) + "/", "").replace(str(out.parent) + "/", "")
+        document["context"].update(gpu)
+        parts[part] = {key: value for key, value in document.items() if key not in ("schema", "what")}
+        context = document["context"]
+rows = []
+for line in (out / "problems_by_kernel.txt").read_text().splitlines():
+    count, _, name = line.strip().partition("  ")
+    if count.isdigit():
+        rows.append({"problem": "tests/conformance", "impl": "libattn:" + name, "kernel": name, "problems": int(count)}
+                    if not name.startswith("refused") else {"problem": "tests/conformance", "refused": name[9:], "problems": int(count)})
+logs = "".join(path.read_text(errors="replace") for path in sorted(out.glob("*.log")))
+if rows and parts:
+    failed = sorted({line.split("] ", 1)[1].split(" (")[0] for line in logs.splitlines() if line.startswith("[  FAILED  ] ") and "." in line})
+    parts["conformance"] = {"command": "gpu_tests.sh shapes random reports large", "context": context, "failed": failed, "rows": rows}
+if parts:
+    whole = {"schema": 1, "what": "selftest", "command": "gpu_tests.sh", "parts": parts}
+    (out / "selftest.json").write_text(json.dumps(whole, separators=(",", ":")) + "\n")
+PYTHON
+fi
 cat "$out/problems_by_kernel.txt"
 echo
 printf '%-45s %8s %8s %8s %8s\n' part passed failed skipped seconds

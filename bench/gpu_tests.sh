@@ -9,6 +9,7 @@ set -u
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 out=${OUT:-$here/out}
 mkdir -p "$out"
+chmod +x "$here"/bin/* # a copy may have lost it
 export LD_LIBRARY_PATH=$here/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 export ATTN_SHAPES_DIR=$here/shapes
 limit=${LIMIT:-240}

@@ -22,7 +22,6 @@ done
 library=$(find "$build" -name 'libattn.so.0*' -type f | head -n 1)
 if [ -n "$library" ]; then
   strip --strip-unneeded -o "$stage/lib/libattn.so.0" "$library"
-  ln -sf libattn.so.0 "$stage/lib/libattn.so"
 else
   echo "left out: libattn.so is not built"
 fi

@@ -87,6 +87,16 @@ struct CpuPlan : BackendPlan {
   std::unique_ptr<Team> team;
 };
 
+// Query and place in its group of query heads of a packed row. (A division takes as long as four vectors of
+// the softmax, and a group of one is common.)
+struct PackedRow {
+  std::int64_t query = 0;
+  std::int64_t in_group = 0;
+};
+[[nodiscard]] inline PackedRow unpack_row(std::int64_t group, std::int64_t r) {
+  return group == 1 ? PackedRow{r, 0} : PackedRow{r / group, r % group};
+}
+
 [[nodiscard]] Split split_of(const CpuPlan& plan, const Problem& p, const core::Sequence& s);
 
 // The first partial row of a sequence and key/value head.

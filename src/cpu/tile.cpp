@@ -41,8 +41,9 @@ void TaskRunner::begin_rows() {
     state.visible_end = std::clamp(state.visible_end, task_.key_begin, task_.key_end);
     rows_[row] = state;
   }
+  const Block last = block(num_blocks_ - 1);
   const std::size_t floats =
-      static_cast<std::size_t>(num_rows_ + kMaxBlockRows) * static_cast<std::size_t>(plan_.o_stride);
+      static_cast<std::size_t>(last.first + last.padded) * static_cast<std::size_t>(plan_.o_stride);
   std::fill_n(o_, floats, 0.0F);
   if (!kernels_.bf16_tiles) {
     std::fill_n(o_low_, floats, 0.0F);
@@ -58,8 +59,9 @@ void TaskRunner::begin_rows() {
 
 const void* TaskRunner::query(int row) const {
   const std::int64_t r = task_.row_begin + row;
-  const std::int64_t i = r / plan_.group;
-  const std::int64_t h = task_.kv_head * plan_.group + r % plan_.group;
+  const PackedRow row_of = unpack_row(plan_.group, r);
+  const std::int64_t i = row_of.query;
+  const std::int64_t h = task_.kv_head * plan_.group + row_of.in_group;
   const TensorView& q = context_.tensors.q;
   return static_cast<const char*>(q.data) +
          core::q_row_offset(q, task_.sequence, i, h) * static_cast<std::int64_t>(size_of(q.dtype));

@@ -5,7 +5,7 @@
     bench/cpu_peers.py --quick                     # a cell of each kind
     bench/cpu_peers.py --table bench/results/xeon-amx-2c/cpu-peers.json
 
-Writes bench/results/<machine>/cpu-peers.json (the form is in docs/performance.md's results) and prints a table. Every
+Writes bench/results/<machine>/cpu-peers.json in the form of all results there and prints a table. Every
 output is checked against attention in float64 first. Needs Python, NumPy and PyTorch, and an installed or built
 libattn; nothing else of this project but bench/libattn_ctypes.py. Exit codes: 0 measured; 1 an output is wrong; 2 what
 is needed is missing. A cell is timed in rounds: each candidate gets some calls for at least `--slice` seconds, then the

@@ -91,7 +91,8 @@ HWY_INLINE __mmask32 Unfit(__m512i x) {
          _mm512_cmpge_epu16_mask(magnitude, _mm512_set1_epi16(0x7F80));
 }
 
-bool PackQ(const void* const* rows, int count, int padded, int dim, void* packed) {
+bool PackQ(const void* const* rows, int count, int padded, int dim, DType /*dtype*/, float* /*stage*/,
+           void* packed) {
   auto* out = static_cast<std::uint16_t*>(packed);
   __mmask32 subnormal = 0;
   for (int c = 0; c < dim; c += kAmxStep) {

@@ -42,7 +42,7 @@ Closing close_row(const RowState& row, double sink, bool lse_with_sink, bool wan
     return closing;
   }
   const double sink_log2 = (sink - row.shift) * std::numbers::log2e;
-  closing.divisor = endless ? kNan : sum + std::exp2(sink_log2 - max);
+  closing.divisor = endless ? kNan : sink == -kInfinity ? sum : sum + std::exp2(sink_log2 - max);
   if (!want_lse) {
     return closing;
   }
@@ -60,8 +60,9 @@ Closing close_row(const RowState& row, double sink, bool lse_with_sink, bool wan
 
 RowState begin_row(const RunContext& context, const core::Sequence& s, std::int64_t kv_head, std::int64_t r) {
   const Problem& p = context.problem;
-  const std::int64_t i = r / context.plan.group;
-  const std::int64_t h = kv_head * context.plan.group + r % context.plan.group;
+  const PackedRow row_of = unpack_row(context.plan.group, r);
+  const std::int64_t i = row_of.query;
+  const std::int64_t h = kv_head * context.plan.group + row_of.in_group;
   const core::KeyRange range = core::visible_keys(p, s, i);
   RowState row;
   // A row that sees nothing keeps a place in the order: both bounds never fall from a query to the next.
@@ -84,8 +85,9 @@ void finish_row(const RunContext& context, const core::Sequence& s, std::int64_t
                 const RowState& row, const float* o, const float* o_low) {
   const Problem& p = context.problem;
   const Tensors& t = context.tensors;
-  const std::int64_t i = r / context.plan.group;
-  const std::int64_t h = kv_head * context.plan.group + r % context.plan.group;
+  const PackedRow row_of = unpack_row(context.plan.group, r);
+  const std::int64_t i = row_of.query;
+  const std::int64_t h = kv_head * context.plan.group + row_of.in_group;
   const Closing closing = close_row(row, p.sinks ? t.sinks[h] : -kInfinity, p.lse_with_sink, p.want_lse);
   char* out = static_cast<char*>(t.o.data) +
               core::q_row_offset(t.o, s, i, h) * static_cast<std::int64_t>(size_of(p.dtype));

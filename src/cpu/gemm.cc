@@ -130,6 +130,13 @@ HWY_NOINLINE void AccumulatePanel(const Accumulation& acc, const float* HWY_REST
   constexpr size_t kWidth = kVectors * kLanes;
   const size_t end = static_cast<size_t>(acc.end);
   const size_t stride = static_cast<size_t>(acc.o_stride);
+  // O of a task lies in the second-level cache; it is wanted at the end.
+  for (size_t r = 0; r < kRows; ++r) {
+    for (size_t at = 0; at < kWidth; at += 64 / sizeof(float)) {
+      __builtin_prefetch(acc.o + r * stride + column + at, 1);
+      __builtin_prefetch(acc.o_low + r * stride + column + at, 1);
+    }
+  }
   // Chains end at fixed places of the tile, so that begin and end do not change a bit of the sum.
   size_t stop = 0;
   for (size_t begin = static_cast<size_t>(acc.begin); begin < end; begin = stop) {

@@ -70,9 +70,12 @@ struct KernelTable {
   void (*enter)() = nullptr;
   void (*leave)() = nullptr;
 
-  // Q rows (dim elements of bf16), padded with zero rows; only with bf16_tiles: else Q is [channel][row] in
-  // fp32. Returns whether no element was subnormal.
-  bool (*pack_q)(const void* const* rows, int count, int padded, int dim, void* packed) = nullptr;
+  // `count` rows of Q (dim elements of dtype), padded with zero rows, to [channel][row] in fp32, or with
+  // bf16_tiles to A tiles of bf16. stage holds block_rows × (dim rounded up to lanes) floats; up to a vector
+  // is written behind the packed rows. Returns false where an element is not what the products take it for:
+  // with bf16_tiles, a subnormal one.
+  bool (*pack_q)(const void* const* rows, int count, int padded, int dim, DType dtype, float* stage,
+                 void* packed);
   // K rows (each `dim` elements of dtype) into panels of panel_keys keys, [panel][channel][key], fp32.
   // num_keys is a multiple of panel_keys; stage holds panel_keys × (dim rounded up to lanes) floats. Returns
   // false where an element is not what the products take it for: with bf16_tiles, a subnormal one.

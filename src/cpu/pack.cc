@@ -33,8 +33,8 @@ HWY_INLINE hn::VFromD<D2> LoadBlocks(D2 d, const float* const* rows, size_t c) {
   }
 }
 
-// Channels c … c + 3 of kLanes rows: a transposition in each 128-bit block.
-HWY_INLINE void TransposeFour(const float* const* rows, size_t c, float* out) {
+// Channels c … c + 3 of kLanes rows, to rows of `stride`: a transposition in each 128-bit block.
+HWY_INLINE void TransposeFour(const float* const* rows, size_t c, float* out, size_t stride) {
   const D d;
   const hn::RepartitionToWide<D> d64;
   const V r0 = LoadBlocks(d, rows + 0, c);
@@ -46,9 +46,9 @@ HWY_INLINE void TransposeFour(const float* const* rows, size_t c, float* out) {
   const auto high01 = hn::BitCast(d64, hn::InterleaveUpper(d, r0, r1));
   const auto high23 = hn::BitCast(d64, hn::InterleaveUpper(d, r2, r3));
   hn::StoreU(hn::BitCast(d, hn::InterleaveLower(d64, low01, low23)), d, out);
-  hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(d64, low01, low23)), d, out + kPanelKeys);
-  hn::StoreU(hn::BitCast(d, hn::InterleaveLower(d64, high01, high23)), d, out + 2 * kPanelKeys);
-  hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(d64, high01, high23)), d, out + 3 * kPanelKeys);
+  hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(d64, low01, low23)), d, out + stride);
+  hn::StoreU(hn::BitCast(d, hn::InterleaveLower(d64, high01, high23)), d, out + 2 * stride);
+  hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(d64, high01, high23)), d, out + 3 * stride);
 }
 #endif
 
@@ -57,8 +57,8 @@ HWY_INLINE void TransposePanel(const float* const* rows, size_t dim, float* pane
   size_t c = 0;
 #if HWY_TARGET != HWY_SCALAR
   for (; c + 4 <= dim; c += 4) {
-    TransposeFour(rows, c, panel + c * kPanelKeys);
-    TransposeFour(rows + kLanes, c, panel + c * kPanelKeys + kLanes);
+    TransposeFour(rows, c, panel + c * kPanelKeys, kPanelKeys);
+    TransposeFour(rows + kLanes, c, panel + c * kPanelKeys + kLanes, kPanelKeys);
   }
 #endif
   for (; c < dim; ++c) {
@@ -68,9 +68,78 @@ HWY_INLINE void TransposePanel(const float* const* rows, size_t dim, float* pane
   }
 }
 
+// A row of dim elements as floats; zeros up to a whole vector.
+template <class T>
+HWY_INLINE void StageRow(const T* row, size_t dim, float* out) {
+  const D d;
+  size_t c = 0;
+  for (; c + kLanes <= dim; c += kLanes) {
+    hn::StoreU(LoadFloat(d, row + c), d, out + c);
+  }
+  if (c < dim) {
+    hn::StoreU(LoadFloatN(d, row + c, dim - c), d, out + c);
+  }
+}
+
+template <class T>
+void PackQOf(const void* const* rows, size_t count, size_t padded, size_t dim, float* stage, float* packed) {
+  const size_t stage_stride = (dim + kLanes - 1) / kLanes * kLanes;
+  // Rows of padding repeat the first as far as a vector reads them; zeros stand for them below.
+  const float* staged[2 * kLanes + kMaxBlockRows];
+  for (size_t r = 0; r < HWY_MAX(padded, kLanes) + kLanes; ++r) {
+    staged[r] = stage + (r < count ? r * stage_stride : 0);
+  }
+  for (size_t r = 0; r < count; ++r) {
+    StageRow(static_cast<const T*>(rows[r]), dim, stage + r * stage_stride);
+  }
+  size_t c = 0;
+#if HWY_TARGET != HWY_SCALAR
+  // A vector of rows, whose surplus the next channel overwrites, or whole vectors.
+  if (padded <= kLanes) {
+    for (; c + 4 <= dim; c += 4) {
+      TransposeFour(staged, c, packed + c * padded, padded);
+    }
+  } else if (padded % kLanes == 0) {
+    for (; c + 4 <= dim; c += 4) {
+      for (size_t r = 0; r < padded; r += kLanes) {
+        TransposeFour(staged + r, c, packed + c * padded + r, padded);
+      }
+    }
+  }
+#endif
+  for (; c < dim; ++c) {
+    for (size_t r = 0; r < count; ++r) {
+      packed[c * padded + r] = staged[r][c];
+    }
+  }
+  for (size_t r = count; r < padded; ++r) {
+    for (c = 0; c < dim; ++c) {
+      packed[c * padded + r] = 0.0F;
+    }
+  }
+}
+
+bool PackQ(const void* const* rows, int count, int padded, int dim, DType dtype, float* stage, void* packed) {
+  const size_t n = static_cast<size_t>(count);
+  const size_t of = static_cast<size_t>(padded);
+  const size_t channels = static_cast<size_t>(dim);
+  float* out = static_cast<float*>(packed);
+  switch (dtype) {
+    case DType::kFloat32:
+      PackQOf<float>(rows, n, of, channels, stage, out);
+      break;
+    case DType::kFloat16:
+      PackQOf<Fp16>(rows, n, of, channels, stage, out);
+      break;
+    case DType::kBFloat16:
+      PackQOf<Bf16>(rows, n, of, channels, stage, out);
+      break;
+  }
+  return true;
+}
+
 template <class T>
 void PackKOf(const void* const* rows, size_t num_keys, size_t dim, float* stage, float* panels) {
-  const D d;
   const size_t stage_stride = (dim + kLanes - 1) / kLanes * kLanes;
   const float* staged[kPanelKeys];
   for (size_t first = 0; first < num_keys; first += kPanelKeys) {
@@ -80,13 +149,7 @@ void PackKOf(const void* const* rows, size_t num_keys, size_t dim, float* stage,
         PrefetchRow<T>(rows[first + kPanelKeys + key], dim);
       }
       float* out = stage + key * stage_stride;
-      size_t c = 0;
-      for (; c + kLanes <= dim; c += kLanes) {
-        hn::StoreU(LoadFloat(d, row + c), d, out + c);
-      }
-      if (c < dim) {
-        hn::StoreU(LoadFloatN(d, row + c, dim - c), d, out + c);
-      }
+      StageRow(row, dim, out);
       staged[key] = out;
     }
     TransposePanel(staged, dim, panels + first * dim);
@@ -162,6 +225,7 @@ bool PackV(const void* const* rows, int begin, int end, int dim, DType dtype, in
 
 void Fill(KernelTable* table) {
   table->panel_keys = static_cast<int>(kPanelKeys);
+  table->pack_q = &PackQ;
   table->pack_k = &PackK;
   table->pack_v = &PackV;
 }

@@ -17,10 +17,10 @@ namespace {
 
 // Rows of a task where there are many. They share each packed tile of K and V: packing takes about as long as
 // the products of 12 rows at d 128 (measured on Sapphire Rapids: 7.5 µs a tile of 256 keys against 0.7 µs a
-// row), 5 % of a task of 224 rows and 1.3 % of one of 896. More would not pay: Q and O of a task should stay
-// in a second-level cache of 2 MiB. (Where it is smaller, O comes from the third level: 1.3 bytes a cycle at
-// d 128.)
-constexpr std::int64_t kTaskRows = 896;
+// row) and several times that where a head's rows lie pages apart: 5 to 20 % of a task of 224 rows. More
+// would not pay: Q and O of a task should stay in a second-level cache of 2 MiB. (Where it is smaller, O
+// comes from the third level: 1.3 bytes a cycle at d 128.)
+constexpr std::int64_t kTaskRows = 2048;
 constexpr std::int64_t kTaskFloats = 384 * 1024;  // of Q, O and what O's rounding lost: 1.5 MiB
 constexpr std::int64_t kMinTaskRows = 28;
 // Floats of a K and a V tile together: 256 KiB.
@@ -97,6 +97,22 @@ void choose_splits(const Problem& p, CpuPlan* plan) {
   }
 }
 
+// The tasks of a thread, of this many heads each, stay at least two. Results do not depend on it.
+void choose_heads_together(const Problem& p, std::int64_t rows, CpuPlan* plan) {
+  plan->heads_together = 1;
+  if (p.varlen_q || rows > kDirectRows || p.batch == 0) {
+    return;
+  }
+  const std::int64_t tasks = p.batch * p.heads_kv * plan->num_splits;
+  const std::int64_t most = plan->threads == 1 ? kMaxHeadsTogether : tasks / (2 * plan->threads);
+  for (std::int64_t heads = std::min(kMaxHeadsTogether, p.heads_kv); heads > 1; --heads) {
+    if (heads <= most && p.heads_kv % heads == 0) {
+      plan->heads_together = heads;
+      return;
+    }
+  }
+}
+
 // Adds a part of `bytes` at the end of *total and returns where it begins; false on overflow.
 bool take(std::size_t bytes, std::size_t* total, std::size_t* offset) {
   *offset = *total;
@@ -121,16 +137,19 @@ ScratchLayout layout_scratch(const CpuPlan& plan) {
   // The direct path keeps its few queries as q_stride floats each.
   const std::size_t direct_bytes = static_cast<std::size_t>(kDirectRows * plan.q_stride) * sizeof(float);
   bytes(1, std::max(static_cast<std::size_t>(rows) * plan.q_row_bytes, direct_bytes), &s.q);
+  floats(rows * plan.o_stride, &s.o);
+  // Tile products in bf16 keep nothing of what rounding lost; the direct path does.
+  floats((k.bf16_tiles ? kDirectRows + kMaxBlockRows : rows) * plan.o_stride, &s.o_low);
+  bytes(rows, sizeof(RowState), &s.rows);
+  s.head_bytes = s.bytes;
+  s.bytes *= static_cast<std::size_t>(plan.heads_together);
   floats(plan.q_stride, &s.q_row);
   bytes(plan.tile_keys, plan.k_row_bytes, &s.k);
   bytes(plan.tile_keys, plan.v_row_bytes, &s.v);
-  floats(k.panel_keys * plan.q_stride, &s.stage);
+  floats(std::max(k.panel_keys, k.block_rows) * plan.q_stride, &s.stage);
   floats(kMaxBlockRows * kScoreStride, &s.s);
-  floats(rows * plan.o_stride, &s.o);
-  floats(rows * plan.o_stride, &s.o_low);
-  (void)take(static_cast<std::size_t>(rows) * sizeof(RowState), &s.bytes, &s.rows);
-  (void)take(kMaxTileKeys * sizeof(void*), &s.bytes, &s.k_rows);
-  (void)take(kMaxTileKeys * sizeof(void*), &s.bytes, &s.v_rows);
+  bytes(kMaxTileKeys, sizeof(void*), &s.k_rows);
+  bytes(kMaxTileKeys, sizeof(void*), &s.v_rows);
   return s;
 }
 
@@ -174,9 +193,9 @@ void write_notes(const Problem& p, const ThreadChoice& threads, const std::strin
   const std::int64_t rows = plan->group * p.seqlen_q;
   plan->notes.push_back(
       !p.varlen_q && rows <= kDirectRows
-          ? fmt::format("path: direct, {} rows (query heads × queries of a key/value head) at once; K and V "
-                        "read in place",
-                        rows)
+          ? fmt::format("path: direct, {} rows (query heads × queries of a key/value head) at once, {} heads "
+                        "by turns; K and V read in place",
+                        rows, plan->heads_together)
           : fmt::format("path: packed tiles; sequences of at most {} rows: direct", kDirectRows));
   plan->notes.push_back(fmt::format("tiles: {} rows a task × {} keys, register tile {} × {} keys",
                                     plan->rows_per_task, plan->tile_keys, plan->tile_kernels->block_rows,
@@ -282,7 +301,10 @@ Status plan(const Problem& p, const PlanOptions& options, std::unique_ptr<Backen
 
   // Rows of a task: as many as the caches like, fewer where threads would go without work. This moves no
   // bit: rows are computed independently, and tiles of keys lie where they lie.
-  std::int64_t task_rows = std::min(kTaskRows, kTaskFloats / (plan->q_stride + 2 * plan->o_stride));
+  const std::int64_t row_floats = static_cast<std::int64_t>(plan->q_row_bytes / sizeof(float)) +
+                                  plan->o_stride * (plan->tile_kernels->bf16_tiles ? 1 : 2);
+  std::int64_t task_rows = std::min(kTaskRows, kTaskFloats / row_floats);
+  task_rows = ceil_div(rows, ceil_div(rows, task_rows));  // of about the same size
   const std::int64_t wanted_tasks = kTasksPerThread * plan->threads;
   const std::int64_t other_tasks = std::max<std::int64_t>(p.batch * p.heads_kv * plan->num_splits, 1);
   if (plan->threads > 1) {
@@ -295,6 +317,7 @@ Status plan(const Problem& p, const PlanOptions& options, std::unique_ptr<Backen
       static_cast<double>(ceil_div(rows, plan->rows_per_task)) * static_cast<double>(other_tasks);
   plan->threads = static_cast<int>(std::clamp<double>(plan->threads, 1, std::max(tasks, 1.0)));
 
+  choose_heads_together(p, rows, plan.get());
   plan->scratch = layout_scratch(*plan);
   ATTN_RETURN_IF_ERROR(layout_workspace(p, plan.get()));
   plan->team = std::make_unique<Team>(plan->threads);

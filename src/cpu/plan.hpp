@@ -26,17 +26,24 @@ inline constexpr std::int64_t kDirectRows = 2 * kMaxDirectRows;
 // threads without them.
 inline constexpr std::int64_t kSplitRows = 64;
 
+// Key/value heads that a direct task takes together, tile by tile: with a key's heads side by side in memory,
+// a page then serves all of them while it is at hand. Eight rows of 512 bytes fill a page of 4 KiB.
+inline constexpr std::int64_t kMaxHeadsTogether = 8;
+
 // Offsets in bytes of the parts of one worker's scratch.
 struct ScratchLayout {
+  // Of each head that is taken together with others, head_bytes apart.
   std::size_t q = 0;
+  std::size_t o = 0;
+  std::size_t o_low = 0;
+  std::size_t rows = 0;  // RowState of each row
+  std::size_t head_bytes = 0;
+  // Shared.
   std::size_t q_row = 0;
   std::size_t k = 0;
   std::size_t v = 0;
   std::size_t stage = 0;
   std::size_t s = 0;
-  std::size_t o = 0;
-  std::size_t o_low = 0;
-  std::size_t rows = 0;    // RowState of each row
   std::size_t k_rows = 0;  // pointers
   std::size_t v_rows = 0;
   std::size_t bytes = 0;  // of all, a multiple of 64
@@ -63,9 +70,10 @@ struct CpuPlan : BackendPlan {
   std::int64_t group = 1;
   std::int64_t tile_keys = kMaxTileKeys;
   std::int64_t rows_per_task = 0;
-  std::int64_t q_stride = 0;    // head_dim_qk rounded up to a vector
-  std::int64_t o_stride = 0;    // head_dim_v rounded up to a vector
-  std::size_t q_row_bytes = 0;  // of a packed query, key and value
+  std::int64_t heads_together = 1;  // > 1 only where every sequence takes the direct path; divides heads_kv
+  std::int64_t q_stride = 0;        // head_dim_qk rounded up to a vector
+  std::int64_t o_stride = 0;        // head_dim_v rounded up to a vector
+  std::size_t q_row_bytes = 0;      // of a packed query, key and value
   std::size_t k_row_bytes = 0;
   std::size_t v_row_bytes = 0;
   SplitRule split_rule = SplitRule::kNone;
@@ -78,6 +86,16 @@ struct CpuPlan : BackendPlan {
   std::int64_t partial_rows = 0;
   std::unique_ptr<Team> team;
 };
+
+// Query and place in its group of query heads of a packed row. (A division takes as long as four vectors of
+// the softmax, and a group of one is common.)
+struct PackedRow {
+  std::int64_t query = 0;
+  std::int64_t in_group = 0;
+};
+[[nodiscard]] inline PackedRow unpack_row(std::int64_t group, std::int64_t r) {
+  return group == 1 ? PackedRow{r, 0} : PackedRow{r / group, r % group};
+}
 
 [[nodiscard]] Split split_of(const CpuPlan& plan, const Problem& p, const core::Sequence& s);
 

@@ -12,23 +12,26 @@
 namespace attn::cpu {
 namespace {
 
-// Numbers of tasks for blocks of rows: those of a sequence follow from its own rows.
+// Numbers of tasks for blocks of rows: those of a sequence follow from its own rows. A task takes `heads`
+// key/value heads together.
 class Tasks {
  public:
-  explicit Tasks(const RunContext& context)
+  Tasks(const RunContext& context, std::int64_t heads)
       : context_(context),
+        heads_(heads),
+        head_groups_(context.problem.heads_kv / heads),
         splits_(context.plan.split_rule == SplitRule::kNone ? 1 : context.plan.num_splits) {
     const Problem& p = context.problem;
     if (!p.varlen_q) {
       blocks_ = blocks_of(p.seqlen_q);
-      count_ = p.batch * p.heads_kv * blocks_;
+      count_ = p.batch * head_groups_ * blocks_;
       return;
     }
     table_ = reinterpret_cast<std::int64_t*>(context.workspace + context.plan.table_offset);
     table_[0] = 0;
     for (std::int64_t b = 0; b < p.batch; ++b) {
       const std::int64_t rows = context.tensors.cu_seqlens_q[b + 1] - context.tensors.cu_seqlens_q[b];
-      table_[b + 1] = table_[b] + blocks_of(rows) * p.heads_kv;
+      table_[b + 1] = table_[b] + blocks_of(rows) * head_groups_;
     }
     count_ = table_[p.batch];
   }
@@ -44,15 +47,15 @@ class Tasks {
     std::int64_t blocks = blocks_;
     std::int64_t from_last = 0;
     if (table_ == nullptr) {
-      const std::int64_t heads = p.batch * p.heads_kv;
-      from_last = index / heads;
-      b = index % heads / p.heads_kv;
-      task->kv_head = index % p.heads_kv;
+      const std::int64_t groups = p.batch * head_groups_;
+      from_last = index / groups;
+      b = index % groups / head_groups_;
+      task->kv_head = index % head_groups_ * heads_;
     } else {
       b = std::upper_bound(table_, table_ + p.batch + 1, index) - table_ - 1;
-      blocks = (table_[b + 1] - table_[b]) / p.heads_kv;
-      from_last = (index - table_[b]) / p.heads_kv;
-      task->kv_head = (index - table_[b]) % p.heads_kv;
+      blocks = (table_[b + 1] - table_[b]) / head_groups_;
+      from_last = (index - table_[b]) / head_groups_;
+      task->kv_head = (index - table_[b]) % head_groups_ * heads_;
     }
     task->sequence = core::sequence_of(p, context_.tensors, b);
     const std::int64_t rows = context_.plan.group * task->sequence.seqlen_q;
@@ -67,6 +70,8 @@ class Tasks {
   }
 
   const RunContext& context_;
+  std::int64_t heads_;
+  std::int64_t head_groups_;
   std::int64_t splits_;
   std::int64_t* table_ = nullptr;
   std::int64_t blocks_ = 0;
@@ -141,6 +146,7 @@ void attention_job(const Phase& phase, std::int64_t index, char* scratch) {
     const std::int64_t floats = c.problem.head_dim_v + 2;
     task.partials = partials_of(c, task.sequence, task.kv_head, task.row_begin) + n * floats;
     task.partial_stride = c.plan.num_splits * floats;
+    task.partial_head_stride = partials_of(c, task.sequence, 1, 0) - partials_of(c, task.sequence, 0, 0);
   }
   run_task(c, task, scratch);
 }
@@ -163,13 +169,14 @@ Status run(const PlanImpl& impl, const Tensors& tensors, void* workspace, void* 
   const auto& plan = static_cast<const CpuPlan&>(*impl.backend_plan);
   const Problem& p = impl.problem;
   const RunContext context{plan, p, tensors, static_cast<char*>(workspace)};
-  const Tasks tasks(context);
+  const Tasks tasks(context, plan.heads_together);
   if (p.seqlen_new > 0) {
     run_phase(context, tasks, p.batch * p.heads_kv, &append_job);
   }
   run_phase(context, tasks, tasks.with_splits(), &attention_job);
   if (tasks.splits() > 1) {
-    run_phase(context, tasks, tasks.row_blocks(), &combine_job);
+    const Tasks single(context, 1);
+    run_phase(context, single, single.row_blocks(), &combine_job);
   }
   return {};
 }

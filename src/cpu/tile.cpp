@@ -6,6 +6,7 @@
 #include <cstring>
 #include <limits>
 #include <numbers>
+#include <optional>
 
 #include "core/numeric.hpp"
 #include "cpu/append.hpp"
@@ -18,6 +19,9 @@ namespace {
 // What stands for keys that no row of a task sees: they pad a panel and are never read from memory. And for
 // what rounding lost of O, where that is not kept.
 alignas(64) constexpr float kZeroRow[kMaxHeadDimCpu + 16] = {};
+
+// Rotated queries of a block, 16 of fp32 or 32 of bf16, have room in the scores.
+static_assert(16 * kMaxHeadDimCpu <= kMaxBlockRows * kScoreStride);
 
 }  // namespace
 
@@ -37,8 +41,9 @@ void TaskRunner::begin_rows() {
     state.visible_end = std::clamp(state.visible_end, task_.key_begin, task_.key_end);
     rows_[row] = state;
   }
+  const Block last = block(num_blocks_ - 1);
   const std::size_t floats =
-      static_cast<std::size_t>(num_rows_ + kMaxBlockRows) * static_cast<std::size_t>(plan_.o_stride);
+      static_cast<std::size_t>(last.first + last.padded) * static_cast<std::size_t>(plan_.o_stride);
   std::fill_n(o_, floats, 0.0F);
   if (!kernels_.bf16_tiles) {
     std::fill_n(o_low_, floats, 0.0F);
@@ -54,8 +59,9 @@ void TaskRunner::begin_rows() {
 
 const void* TaskRunner::query(int row) const {
   const std::int64_t r = task_.row_begin + row;
-  const std::int64_t i = r / plan_.group;
-  const std::int64_t h = task_.kv_head * plan_.group + r % plan_.group;
+  const PackedRow row_of = unpack_row(plan_.group, r);
+  const std::int64_t i = row_of.query;
+  const std::int64_t h = task_.kv_head * plan_.group + row_of.in_group;
   const TensorView& q = context_.tensors.q;
   return static_cast<const char*>(q.data) +
          core::q_row_offset(q, task_.sequence, i, h) * static_cast<std::int64_t>(size_of(q.dtype));
@@ -78,26 +84,6 @@ float* TaskRunner::packed_keys(int key) const {
                                   static_cast<std::size_t>(key) * plan_.k_row_bytes);
 }
 
-void TaskRunner::pack_bf16_queries() {
-  const auto dim = static_cast<int>(problem_.head_dim_qk);
-  for (int index = 0; index < num_blocks_; ++index) {
-    const Block b = block(index);
-    const void* rows[kMaxBlockRows];
-    for (int row = 0; row < b.count; ++row) {
-      rows[row] = query(b.first + row);
-      if (problem_.rotary_dim > 0) {
-        load_query(b.first + row, q_row_);
-        char* rotated = reinterpret_cast<char*>(stage_) + static_cast<std::ptrdiff_t>(row) * dim * 2;
-        kernels_.from_float(q_row_, DType::kBFloat16, static_cast<std::size_t>(dim), rotated);  // exact
-        rows[row] = rotated;
-      }
-    }
-    if (!kernels_.pack_q(rows, b.count, b.padded, dim, const_cast<void*>(packed_queries(b)))) {
-      flag_queries(b);
-    }
-  }
-}
-
 void TaskRunner::pack_queries() {
   const auto dim = static_cast<int>(problem_.head_dim_qk);
   if (direct_) {
@@ -108,23 +94,36 @@ void TaskRunner::pack_queries() {
     }
     return;
   }
-  if (kernels_.bf16_tiles) {
-    pack_bf16_queries();
-    return;
-  }
+  const bool rotated = problem_.rotary_dim > 0;
   for (int index = 0; index < num_blocks_; ++index) {
     const Block b = block(index);
-    float* packed = q_ + static_cast<std::ptrdiff_t>(b.first) * dim;  // [channel][row], as q_row_bytes says
-    for (int row = 0; row < b.padded; ++row) {
-      if (row < b.count) {
-        load_query(b.first + row, q_row_);
-      } else {
-        std::fill_n(q_row_, dim, 0.0F);
+    const void* rows[kMaxBlockRows];
+    for (int row = 0; row < b.count; ++row) {
+      rows[row] = query(b.first + row);
+      if (b.first + block_rows_ + row < num_rows_) {
+        prefetch_row(query(b.first + block_rows_ + row));
       }
-      for (int c = 0; c < dim; ++c) {
-        packed[c * b.padded + row] = q_row_[c];
+      if (rotated) {  // into the scores, which are not there yet; exact, since rotation rounds to the dtype
+        float* out = s_ + static_cast<std::ptrdiff_t>(row) * (kernels_.bf16_tiles ? (dim + 1) / 2 : dim);
+        load_query(b.first + row, kernels_.bf16_tiles ? q_row_ : out);
+        if (kernels_.bf16_tiles) {
+          kernels_.from_float(q_row_, DType::kBFloat16, static_cast<std::size_t>(dim), out);
+        }
+        rows[row] = out;
       }
     }
+    const DType dtype = rotated && !kernels_.bf16_tiles ? DType::kFloat32 : problem_.dtype;
+    if (!kernels_.pack_q(rows, b.count, b.padded, dim, dtype, stage_, const_cast<void*>(packed_queries(b)))) {
+      flag_queries(b);
+    }
+  }
+}
+
+// Asks for a query row ahead of its use: its neighbours in memory are other heads' rows.
+void TaskRunner::prefetch_row(const void* row) const {
+  const std::int64_t bytes = problem_.head_dim_qk * static_cast<std::int64_t>(size_of(problem_.dtype));
+  for (std::int64_t at = 0; at < bytes; at += 64) {
+    __builtin_prefetch(static_cast<const char*>(row) + at);
   }
 }
 
@@ -313,28 +312,40 @@ void TaskRunner::finish() {
   }
 }
 
-void TaskRunner::run() {
+void TaskRunner::begin() {
   begin_rows();
-  const std::int64_t begin = rows_[0].visible_begin;
-  const std::int64_t end = rows_[num_rows_ - 1].visible_end;
-  if (begin < end) {
+  if (first_key() < end_key()) {
     pack_queries();
-    const bool entered = !direct_ && kernels_.enter != nullptr;
-    if (entered) {
-      kernels_.enter();
-    }
-    for (std::int64_t base = begin / plan_.tile_keys * plan_.tile_keys; base < end; base += plan_.tile_keys) {
-      run_tile(base);
-    }
-    if (entered) {
-      kernels_.leave();
-    }
   }
-  finish();
 }
 
 void run_task(const RunContext& context, const Task& task, char* scratch) {
-  TaskRunner(context, task, scratch).run();
+  std::optional<TaskRunner> heads[kMaxHeadsTogether];
+  const std::int64_t count = context.plan.heads_together;
+  for (std::int64_t n = 0; n < count; ++n) {
+    Task of_head = task;
+    of_head.kv_head += n;
+    of_head.partials += task.partials == nullptr ? 0 : n * task.partial_head_stride;
+    heads[n].emplace(context, of_head, scratch, n);
+    heads[n]->begin();
+  }
+  // All heads of a sequence see the same keys.
+  const std::int64_t end = heads[0]->end_key();
+  const KernelTable& kernels = heads[0]->kernels();
+  if (kernels.enter != nullptr) {
+    kernels.enter();
+  }
+  for (std::int64_t base = heads[0]->first_key(); base < end; base += context.plan.tile_keys) {
+    for (std::int64_t n = 0; n < count; ++n) {
+      heads[n]->run_tile(base);
+    }
+  }
+  if (kernels.leave != nullptr) {
+    kernels.leave();
+  }
+  for (std::int64_t n = 0; n < count; ++n) {
+    heads[n]->finish();
+  }
 }
 
 }  // namespace attn::cpu

@@ -34,14 +34,15 @@ struct RowState {
 
 struct Task {
   core::Sequence sequence;
-  std::int64_t kv_head = 0;
+  std::int64_t kv_head = 0;    // the first of CpuPlan::heads_together
   std::int64_t row_begin = 0;  // packed rows
   std::int64_t row_end = 0;
   std::int64_t key_begin = 0;  // a multiple of tile_keys
   std::int64_t key_end = 0;
   // Null: O and LSE are written. Else the first partial result of the rows, head_dim_v + 2 floats each.
   float* partials = nullptr;
-  std::int64_t partial_stride = 0;  // floats from a row's to the next row's
+  std::int64_t partial_stride = 0;       // floats from a row's to the next row's
+  std::int64_t partial_head_stride = 0;  // … from a head's to the next head's
 };
 
 void run_task(const RunContext& context, const Task& task, char* scratch);

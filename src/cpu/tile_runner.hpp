@@ -13,7 +13,8 @@ namespace attn::cpu {
 
 class TaskRunner {
  public:
-  TaskRunner(const RunContext& context, const Task& task, char* scratch)
+  // slot: of the heads that are taken together.
+  TaskRunner(const RunContext& context, const Task& task, char* scratch, std::int64_t slot)
       : context_(context),
         plan_(context.plan),
         direct_(context.plan.group * task.sequence.seqlen_q <= kDirectRows),
@@ -21,19 +22,29 @@ class TaskRunner {
         problem_(context.problem),
         task_(task),
         num_rows_(static_cast<int>(task.row_end - task.row_begin)),
-        q_(part<float>(scratch, plan_.scratch.q)),
+        q_(part<float>(scratch, plan_.scratch.q + head_offset(slot))),
         q_row_(part<float>(scratch, plan_.scratch.q_row)),
         k_(part<float>(scratch, plan_.scratch.k)),
         v_(part<float>(scratch, plan_.scratch.v)),
         stage_(part<float>(scratch, plan_.scratch.stage)),
         s_(part<float>(scratch, plan_.scratch.s)),
-        o_(part<float>(scratch, plan_.scratch.o)),
-        o_low_(part<float>(scratch, plan_.scratch.o_low)),
-        rows_(part<RowState>(scratch, plan_.scratch.rows)),
+        o_(part<float>(scratch, plan_.scratch.o + head_offset(slot))),
+        o_low_(part<float>(scratch, plan_.scratch.o_low + head_offset(slot))),
+        rows_(part<RowState>(scratch, plan_.scratch.rows + head_offset(slot))),
         k_rows_(part<const void*>(scratch, plan_.scratch.k_rows)),
         v_rows_(part<const void*>(scratch, plan_.scratch.v_rows)) {}
 
-  void run();
+  void begin();
+  void run_tile(std::int64_t base);
+  void finish();
+  [[nodiscard]] const KernelTable& kernels() const { return kernels_; }
+  // First tile and end of the keys that some row sees.
+  [[nodiscard]] std::int64_t first_key() const {
+    return rows_[0].visible_begin / plan_.tile_keys * plan_.tile_keys;
+  }
+  [[nodiscard]] std::int64_t end_key() const {
+    return rows_[0].visible_begin < rows_[num_rows_ - 1].visible_end ? rows_[num_rows_ - 1].visible_end : 0;
+  }
 
  private:
   // Rows [first, first + count) of the task, which go through the kernels together.
@@ -46,6 +57,10 @@ class TaskRunner {
   template <class T>
   static T* part(char* scratch, std::size_t offset) {
     return reinterpret_cast<T*>(scratch + offset);
+  }
+
+  [[nodiscard]] std::size_t head_offset(std::int64_t slot) const {
+    return static_cast<std::size_t>(slot) * plan_.scratch.head_bytes;
   }
 
   [[nodiscard]] Block block(int index) const {
@@ -61,17 +76,15 @@ class TaskRunner {
   [[nodiscard]] const void* packed_queries(const Block& block) const;
   [[nodiscard]] float* packed_keys(int key) const;
   void pack_queries();
-  void pack_bf16_queries();
+  void prefetch_row(const void* row) const;
   void pack_tile(std::int64_t base, int begin, int end);
   void list_rows(const TensorView& tensor, std::int64_t base, int begin, int end, const void** rows) const;
-  void run_tile(std::int64_t base);
   void run_block(const Block& block, std::int64_t base);
   void score(const Block& block, int begin, int end);
   void transform(const Block& block, std::int64_t base, int begin, int end);
   void hide_invisible(const Block& block, std::int64_t base, int begin, int end);
   void softmax(const Block& block, int begin, int end, float* rescale);
   void accumulate(const Block& block, std::int64_t base, const float* rescale, int begin, int end);
-  void finish();
 
   // tile_exact.cpp: what the packed products must not do.
   [[nodiscard]] float packed_query(const Block& block, int row, int channel) const;
@@ -99,7 +112,7 @@ class TaskRunner {
   const bool direct_;
   const KernelTable& kernels_;
   const Problem& problem_;
-  const Task& task_;
+  const Task task_;
   const int num_rows_;
   int block_rows_ = 0;
   int num_blocks_ = 0;

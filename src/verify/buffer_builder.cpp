@@ -105,6 +105,9 @@ Shape BufferBuilder::strides_for(const Shape& n, bool is_input, bool is_kv) cons
     case Layout::kPadded:
       s = compact(n, kHeadsFirst, 1, 0);
       break;
+    case Layout::kPitch:
+      s = compact(n, kHeadsFirst, 8, 0);
+      break;
     case Layout::kGaps:
       if (!is_input) {
         s = compact(n, kHeadsFirst, 3, 5);
@@ -114,6 +117,11 @@ Shape BufferBuilder::strides_for(const Shape& n, bool is_input, bool is_kv) cons
       if (is_input) {
         s[1] = -s[1];
         s[2] = -s[2];
+      }
+      break;
+    case Layout::kBroadcastQ:
+      if (is_input && !is_kv) {
+        s = {0, 0, 0, 1};
       }
       break;
     case Layout::kBroadcastBatch:
@@ -365,6 +373,7 @@ void BufferBuilder::build_main_tensors() {
         s = {n[1] * n[2], 1, n[1], 1};
         break;
       case Layout::kPadded:
+      case Layout::kPitch:
         s = {n[1] * (n[2] + 1), n[2] + 1, 1, 1};
         break;
       case Layout::kGaps:
@@ -420,13 +429,14 @@ void BufferBuilder::build_extras() {
     t_.sinks = sinks;
   }
   if (p_.alibi) {
-    const std::int64_t entries = c_.batch_slopes ? p_.batch : 1;
+    const bool by_batch = c_.slopes == Slopes::kBatch;
+    const std::int64_t entries = by_batch ? p_.batch : 1;
     float* slopes = allocate_floats("alibi_slopes", static_cast<std::size_t>(entries * p_.heads_q));
     for (std::int64_t n = 0; n < entries * p_.heads_q; ++n) {
       slopes[n] = values_.slope(n / p_.heads_q, n % p_.heads_q);
     }
     t_.alibi_slopes = slopes;
-    t_.alibi_batch_stride = c_.batch_slopes ? p_.heads_q : 0;
+    t_.alibi_batch_stride = by_batch ? p_.heads_q : 0;
   }
 }
 

@@ -78,8 +78,11 @@ Status check_layout(const Case& c) {
   if (c.shared_pages < 0 || (c.shared_pages > 0 && p.page_size <= 0)) {
     return refuse(fmt::format("shared={}; allowed: 0, or a number of pages with paged K/V", c.shared_pages));
   }
-  if (c.batch_slopes && !p.alibi) {
-    return refuse("slopes=batch without alibi; allowed: with alibi");
+  if (c.slopes != Slopes::kPaper && !p.alibi) {
+    return refuse(fmt::format("slopes={} without alibi; allowed: with alibi", to_string(c.slopes)));
+  }
+  if (c.sinks != Sinks::kNormal && !p.sinks) {
+    return refuse(fmt::format("sink_values={} without sinks; allowed: with sinks", to_string(c.sinks)));
   }
   return {};
 }

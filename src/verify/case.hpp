@@ -40,7 +40,9 @@ enum class Layout {
   kBroadcastBatch,  // K and V with batch stride 0
   kBroadcastHeads,  // K and V with heads stride 0
   kBroadcastKeys,   // K and V with seqlen stride 0
+  kBroadcastQ,      // Q with batch, seqlen and heads stride 0: one row for all queries
   kPadded,          // one element between rows: no row but the first is aligned
+  kPitch,           // eight elements between rows: every row of 16 bytes' alignment, none adjacent
   kNegative,        // seqlen and heads strides of the inputs negative
   kGaps,            // O and LSE with gaps along every axis
   kUnit,            // bshd, with absurd strides on every axis of size 1
@@ -48,6 +50,13 @@ enum class Layout {
 
 // What lies in memory that the problem says must have no influence: keys and rows beyond a sequence's end,
 // unused pages and page-table slots, gaps, keys that no query sees.
+// ALiBi slopes: of the paper (positive, shared); by batch entry (other ones each, some negative); all
+// negative; all zero; large ones of both signs and zero by turns.
+enum class Slopes { kPaper, kBatch, kNegative, kZero, kMixed };
+
+// Sinks: normal with deviation 2; ±10⁴ by turns; all −inf (no sink at all); each of them and 0 by turns.
+enum class Sinks { kNormal, kHuge, kMinusInf, kMixed };
+
 enum class Poison { kNaN, kInf, kHuge, kZero };
 
 enum class Which : std::uint64_t { kQ = 1, kK = 2, kV = 3 };
@@ -68,7 +77,8 @@ struct Case {
   Layout layout = Layout::kBshd;
   std::int64_t offset = 0;        // elements from a 64-byte boundary to the first one of Q, K, V, O and LSE
   std::int64_t shared_pages = 0;  // the first so many pages of each sequence are those of sequence 0
-  bool batch_slopes = false;      // ALiBi slopes of their own for each batch entry
+  Slopes slopes = Slopes::kPaper;
+  Sinks sinks = Sinks::kNormal;
   Poison poison = Poison::kNaN;
 
   friend bool operator==(const Case&, const Case&) = default;
@@ -100,11 +110,16 @@ Status read_shapes(const std::string& path, std::vector<Case>* cases);
 [[nodiscard]] const char* to_string(Data data) noexcept;
 [[nodiscard]] const char* to_string(Layout layout) noexcept;
 [[nodiscard]] const char* to_string(Poison poison) noexcept;
+[[nodiscard]] const char* to_string(Slopes slopes) noexcept;
+[[nodiscard]] const char* to_string(Sinks sinks) noexcept;
 [[nodiscard]] std::span<const Data> all_data() noexcept;
 [[nodiscard]] std::span<const Layout> all_layouts() noexcept;
 
-// A case drawn from the whole space of problems, layouts and data, small enough for the reference to be quick
-// (at most about max_scores scores).
-[[nodiscard]] Case random_case(std::uint64_t seed, double max_scores = 65536.0);
+// What random_case draws from: everything, or what a dense 16-bit kernel of head dims 8 to 256 computes (any
+// mask, logits, strides; no packing, lengths, pages, append or splits), with lengths of several tiles.
+enum class Space { kAll, kDense };
+
+// A seeded case, small enough for the reference to be quick (at most about max_scores scores).
+[[nodiscard]] Case random_case(std::uint64_t seed, double max_scores = 65536.0, Space space = Space::kAll);
 
 }  // namespace attn::verify

@@ -36,11 +36,20 @@ constexpr Name<Layout> kLayouts[] = {
     {Layout::kBroadcastBatch, "bcast_batch"},
     {Layout::kBroadcastHeads, "bcast_heads"},
     {Layout::kBroadcastKeys, "bcast_keys"},
+    {Layout::kBroadcastQ, "bcast_q"},
     {Layout::kPadded, "padded"},
+    {Layout::kPitch, "pitch"},
     {Layout::kNegative, "negative"},
     {Layout::kGaps, "gaps"},
     {Layout::kUnit, "unit"},
 };
+constexpr Name<Slopes> kSlopes[] = {{Slopes::kPaper, "paper"},
+                                    {Slopes::kBatch, "batch"},
+                                    {Slopes::kNegative, "negative"},
+                                    {Slopes::kZero, "zero"},
+                                    {Slopes::kMixed, "mixed"}};
+constexpr Name<Sinks> kSinks[] = {
+    {Sinks::kNormal, "normal"}, {Sinks::kHuge, "huge"}, {Sinks::kMinusInf, "ninf"}, {Sinks::kMixed, "mixed"}};
 constexpr Name<Poison> kPoisons[] = {
     {Poison::kNaN, "nan"}, {Poison::kInf, "inf"}, {Poison::kHuge, "huge"}, {Poison::kZero, "zero"}};
 
@@ -150,9 +159,12 @@ Token take_token(std::string_view name, std::string_view value, Case* c, std::st
     return parse_number(value, &c->shared_pages) ? Token::kTaken : Token::kWrong;
   }
   if (name == "slopes") {
-    *allowed = "slopes=batch";
-    c->batch_slopes = value == "batch";
-    return c->batch_slopes ? Token::kTaken : Token::kWrong;
+    *allowed = "slopes=" + all_names(kSlopes);
+    return find_name(kSlopes, value, &c->slopes) ? Token::kTaken : Token::kWrong;
+  }
+  if (name == "sink_values") {
+    *allowed = "sink_values=" + all_names(kSinks);
+    return find_name(kSinks, value, &c->sinks) ? Token::kTaken : Token::kWrong;
   }
   if (name == "data") {
     *allowed = "data=" + all_names(kData);
@@ -195,6 +207,12 @@ const char* to_string(Layout layout) noexcept {
 }
 const char* to_string(Poison poison) noexcept {
   return name_of(kPoisons, poison);
+}
+const char* to_string(Slopes slopes) noexcept {
+  return name_of(kSlopes, slopes);
+}
+const char* to_string(Sinks sinks) noexcept {
+  return name_of(kSinks, sinks);
 }
 
 std::span<const Data> all_data() noexcept {
@@ -239,8 +257,11 @@ std::string to_string(const Case& c) {
   if (c.shared_pages != defaults.shared_pages) {
     text += fmt::format(" shared={}", c.shared_pages);
   }
-  if (c.batch_slopes) {
-    text += " slopes=batch";
+  if (c.slopes != defaults.slopes) {
+    text += fmt::format(" slopes={}", to_string(c.slopes));
+  }
+  if (c.sinks != defaults.sinks) {
+    text += fmt::format(" sink_values={}", to_string(c.sinks));
   }
   if (c.poison != defaults.poison) {
     text += fmt::format(" poison={}", to_string(c.poison));

@@ -29,13 +29,22 @@ struct RunInfo {
 using Runner = std::function<Status(Buffers& buffers, const PlanOptions& options, std::uint8_t workspace_fill,
                                     RunInfo* info)>;
 
+// A plan for each kernel of the options' backend (kAuto: the first that takes the problem) that computes the
+// problem; the options themselves where the backend refuses it or takes no kernels by name.
+[[nodiscard]] std::vector<PlanOptions> each_kernel(const Problem& problem, const PlanOptions& options);
+
+// One call on host tensors, whatever the backend: make_plan, run on a workspace of its own, and for a CUDA
+// plan the copies there and back.
+[[nodiscard]] Status call(const Problem& problem, const PlanOptions& options, const Tensors& tensors);
+
 // make_plan and run, on host memory, with a guarded workspace.
 [[nodiscard]] Runner host_runner();
 
 struct CheckOptions {
-  double max_scores = 16777216.0;      // 2²⁴; above: chosen rows (the contract's "Judging large problems")
-  std::int64_t random_rows = 256;      // of those, so many seeded ones
-  bool bitwise = false;                // run twice, with another workspace fill: the same bits
+  double max_scores = 16777216.0;  // 2²⁴; above: chosen rows (the contract's "Judging large problems")
+  std::int64_t random_rows = 256;  // of those, so many seeded ones
+  bool against_cpu = false;        // expected rows from the CPU backend in fp32 (rows.hpp), not the reference
+  bool bitwise = false;            // run twice, with another workspace fill: the same bits
   std::uint8_t workspace_fill = 0xFF;  // NaN in every dtype
 };
 

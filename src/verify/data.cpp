@@ -24,6 +24,8 @@ constexpr std::int64_t kStepBlocks = 32;
 
 Values::Values(const Case& c)
     : data_(c.data),
+      slopes_(c.slopes),
+      sinks_(c.sinks),
       dtype_(c.problem.dtype),
       seed_(c.seed),
       seqlen_q_(c.problem.seqlen_q),
@@ -182,12 +184,39 @@ void Values::row(Which which, const RowId& id, std::int64_t count, float* out) c
 }
 
 float Values::sink(std::int64_t h) const {
-  return static_cast<float>(2.0 * random_normal(seed_, kStreamSinks, static_cast<std::uint64_t>(h)));
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  const auto normal =
+      static_cast<float>(2.0 * random_normal(seed_, kStreamSinks, static_cast<std::uint64_t>(h)));
+  const float huge[] = {1e4F, -1e4F};
+  const float mixed[] = {-kInf, 1e4F, normal, -1e4F, 0.0F};
+  switch (sinks_) {
+    case Sinks::kNormal:
+      break;
+    case Sinks::kHuge:
+      return huge[h % 2];
+    case Sinks::kMinusInf:
+      return -kInf;
+    case Sinks::kMixed:
+      return mixed[h % 5];
+  }
+  return normal;
 }
 
 // ½, ¼, … 2⁻⁸ over the heads as in the ALiBi paper; other batch entries have other ones, some negative.
 float Values::slope(std::int64_t b, std::int64_t h) const {
   const float base = std::ldexp(1.0F, -1 - static_cast<int>(h % 8));
+  constexpr float kMixed[] = {8.0F, -8.0F, 0.0F, -0.25F};
+  switch (slopes_) {
+    case Slopes::kPaper:
+    case Slopes::kBatch:
+      break;
+    case Slopes::kNegative:
+      return -base;
+    case Slopes::kZero:
+      return 0.0F;
+    case Slopes::kMixed:
+      return kMixed[h % 4];
+  }
   return base * (b % 2 == 0 ? 1.0F + 0.25F * static_cast<float>(b) : -1.0F);
 }
 

@@ -27,6 +27,8 @@ class Values {
   void spoil(Which which, const RowId& id, std::int64_t count, float* out) const;
 
   Data data_;
+  Slopes slopes_;
+  Sinks sinks_;
   DType dtype_;
   std::uint64_t seed_;
   std::int64_t seqlen_q_;

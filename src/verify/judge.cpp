@@ -35,7 +35,9 @@ struct Judge::Impl {
     if (p.seqlen_new > 0) {
       expect_caches(&after);
     }
-    expected = expect_rows(p, after, choose_rows(p, after, options, c.seed));
+    std::vector<QueryRow> rows = choose_rows(p, after, options, c.seed);
+    expected = options.against_cpu ? expect_rows_by_cpu(p, after, std::move(rows))
+                                   : expect_rows(p, after, std::move(rows));
   }
 
   // Caches as reference::append leaves them, in copies of their blocks; `after` reads from the copies.

@@ -17,6 +17,11 @@ constexpr std::int64_t kSplits[] = {0, 0, 0, 1, 2, 3, 7, 8, 128};
 constexpr std::int64_t kEdges[] = {1,  2,   15,  16,  17,  31,  32,  33,  63,  64,
                                    65, 127, 128, 129, 130, 191, 192, 255, 256, 257};
 
+constexpr std::int64_t kDenseHeadDims[] = {32, 64, 64, 80, 96, 112, 128, 128, 160, 192, 256};
+constexpr std::int64_t kDenseEdges[] = {1,   16,  63,  64,  65,  79,  80,  81,  95,  96,
+                                        97,  127, 128, 129, 159, 160, 161, 191, 192, 193,
+                                        255, 256, 257, 383, 384, 385, 512, 513, 576, 640};
+
 std::int64_t draw_size(Draws& d, std::int64_t most) {
   if (d.one_in(24)) {
     return 0;
@@ -36,6 +41,22 @@ void draw_sizes(Draws& d, Problem* p) {
   const bool decode = d.one_in(4);
   p->seqlen_q = decode ? d.between(1, 8) : draw_size(d, 300);
   p->seqlen_kv = draw_size(d, decode ? 1500 : 500);
+}
+
+// Sizes within a dense 16-bit kernel's reach that cross its tiles: 128 and 192 rows, 64 to 192 keys.
+void draw_dense_sizes(Draws& d, Problem* p) {
+  p->dtype = d.one_in(2) ? DType::kFloat16 : DType::kBFloat16;
+  p->batch = d.between(1, 3);
+  p->heads_kv = d.between(1, 2);
+  p->heads_q = p->heads_kv * d.pick(kRatios);
+  const auto head_dim = [&d] { return d.one_in(2) ? d.pick(kDenseHeadDims) : 8 * d.between(1, 32); };
+  p->head_dim_qk = head_dim();
+  p->head_dim_v = d.one_in(3) ? head_dim() : p->head_dim_qk;
+  const auto length = [&d] {
+    return d.one_in(40) ? 0 : d.one_in(2) ? d.pick(kDenseEdges) : d.between(1, d.one_in(3) ? 1100 : 300);
+  };
+  p->seqlen_q = d.one_in(6) ? d.between(1, 8) : length();
+  p->seqlen_kv = length();
 }
 
 std::int64_t draw_bound(Draws& d, std::int64_t seqlen) {
@@ -103,15 +124,21 @@ void draw_kv(Draws& d, Problem* p) {
 
 }  // namespace
 
-Case random_case(std::uint64_t seed, double max_scores) {
+Case random_case(std::uint64_t seed, double max_scores, Space space) {
   for (std::uint64_t attempt = 0;; ++attempt) {
     Draws d(seed, kStreamCase + 1000 * attempt);
     Case c;
     c.seed = seed;
     Problem& p = c.problem;
-    draw_sizes(d, &p);
-    draw_softmax(d, &p);
-    draw_kv(d, &p);
+    if (space == Space::kDense) {
+      draw_dense_sizes(d, &p);
+      draw_softmax(d, &p);
+      p.num_splits = 0;
+    } else {
+      draw_sizes(d, &p);
+      draw_softmax(d, &p);
+      draw_kv(d, &p);
+    }
     if (p.needs_alignment()) {
       p.alignment = d.one_in(4) ? Alignment::kTopLeft : Alignment::kBottomRight;
     }
@@ -126,7 +153,15 @@ Case random_case(std::uint64_t seed, double max_scores) {
         d.one_in(2) ? Layout::kBshd : all_layouts()[static_cast<std::size_t>(d.between(0, layouts - 1))];
     c.offset = d.one_in(3) ? d.between(1, 9) : 0;
     c.shared_pages = p.page_size > 0 && d.one_in(3) ? d.between(1, 4) : 0;
-    c.batch_slopes = p.alibi && d.one_in(2);
+    if (p.alibi && d.one_in(2)) {
+      constexpr Slopes kSlopes[] = {Slopes::kBatch, Slopes::kBatch, Slopes::kNegative, Slopes::kZero,
+                                    Slopes::kMixed};
+      c.slopes = d.pick(kSlopes);
+    }
+    if (p.sinks && d.one_in(2)) {
+      constexpr Sinks kSinks[] = {Sinks::kHuge, Sinks::kMinusInf, Sinks::kMixed};
+      c.sinks = d.pick(kSinks);
+    }
     c.poison = d.one_in(4) ? (d.one_in(2) ? Poison::kInf : Poison::kHuge) : Poison::kNaN;
     // A draw that contradicts itself or is too large is drawn again; most are neither.
     if (complete(&c).ok() && total_scores(c) <= max_scores) {

@@ -129,7 +129,8 @@ class RowJudge {
     const reference::Row& result = expected_.results[n];
     const bool empty = std::isinf(result.lse) && result.lse < 0 && !p_.sinks;
     const double max_v = expected_.max_v[n];
-    const double bound = empty ? 0.0 : (4 * unit_roundoff(p_.dtype) + 2 * epsilon(result)) * max_v;
+    const double logits = (expected_.own_u > 0 ? 4 : 2) * epsilon(result);
+    const double bound = empty ? 0.0 : (4 * (unit_roundoff(p_.dtype) + expected_.own_u) + logits) * max_v;
     for (std::int64_t c = 0; c < p_.head_dim_v; ++c) {
       const double want =
           expected_.o[n * static_cast<std::size_t>(p_.head_dim_v) + static_cast<std::size_t>(c)];
@@ -161,7 +162,8 @@ class RowJudge {
     const auto got = static_cast<double>(core::load_element(t_.lse.data, DType::kFloat32, at));
     const double want = result.lse;
     if (std::isfinite(want) && std::isfinite(got)) {
-      const double bound = 1e-3 + 2e-6 * std::abs(want) + epsilon(result);
+      const double relative = 2e-6 * std::abs(want) + epsilon(result);
+      const double bound = 1e-3 + (expected_.own_u > 0 ? 2 : 1) * relative;
       note(std::abs(got - want), bound, &report_->max_error_lse, &report_->max_ratio_lse);
       if (!(std::abs(got - want) <= bound)) {
         fail(fmt::format("LSE at {}: {:.9g}; expected {:.9g} within {:.3g}", place(expected_.rows[n]), got,

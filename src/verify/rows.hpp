@@ -27,11 +27,20 @@ struct ExpectedRows {
   std::vector<reference::Row> results;
   std::vector<double> o;      // rows × head_dim_v
   std::vector<double> max_v;  // max |V| over the row's visible keys, infinities left out
+  // What judged these rows has an error of its own, which is added to the bound: its u of rule 13 (0:
+  // float64).
+  double own_u = 0;
 };
 
 // `tensors` holds the caches as they are after an append.
 [[nodiscard]] ExpectedRows expect_rows(const Problem& problem, const Tensors& tensors,
                                        std::vector<QueryRow> rows);
+
+// The same from the CPU backend, which computes the problem in fp32 on the same rounded inputs, on this
+// thread: many times as quick. Rows that it leaves NaN, infinite or empty though they see keys are the
+// reference's, and so is a problem with an append.
+[[nodiscard]] ExpectedRows expect_rows_by_cpu(const Problem& problem, const Tensors& tensors,
+                                              std::vector<QueryRow> rows);
 
 // Compares tensors.o and tensors.lse at the rows; fills the errors, rows_checked and the first failure.
 void compare_rows(const Problem& problem, const Tensors& tensors, const ExpectedRows& expected,

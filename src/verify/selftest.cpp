@@ -117,6 +117,13 @@ SelftestSummary selftest(const SelftestOptions& options) {
         plans.push_back(plan);
       }
     }
+    PlanOptions cuda;
+    cuda.backend = Backend::kCuda;
+    Problem plain;
+    Plan plan;
+    if (make_plan(plain, cuda, &plan).ok()) {
+      plans.push_back(cuda);
+    }
   }
   const Runner runner = options.runner ? options.runner : host_runner();
   std::vector<Case> cases;

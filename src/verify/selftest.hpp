@@ -20,7 +20,7 @@ struct SelftestProgress {
 
 struct SelftestOptions {
   std::vector<PlanOptions>
-      plans;  // each case runs on each; empty: the CPU backend at every runnable SIMD level
+      plans;  // each case runs on each; empty: every runnable SIMD level, and the GPU where one is usable
   std::uint64_t seed = 1;
   std::int64_t random_cases = 150;  // beside the fixed list
   double time_limit_seconds = 50;   // random cases stop here; the fixed list always runs

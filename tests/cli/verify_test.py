@@ -85,7 +85,9 @@ class Soak(CliTest):
         self.assertLess(time.monotonic() - start, 60)
         self.assertGreater(document["summary"]["passed"], 0)
         self.assertEqual(document["summary"]["failed"], 0)
-        self.assertEqual(document["rows"], [])
+        self.assertEqual(document["failures"], [])
+        self.assertEqual(sum(row["problems_passed"] for row in document["rows"]), document["summary"]["passed"])
+        self.assertTrue(all(row["passed"] and row["kernel"].startswith("cpu:") for row in document["rows"]))
         self.refused(USAGE, "verify", "--forever", GOOD[0], says=["--forever"])
         self.refused(USAGE, "verify", "--time-limit", "1", GOOD[0], says=["--time-limit", "--forever"])
         self.refused(USAGE, "verify", "--seed", "2", GOOD[0], says=["--seed", "seed="])
@@ -98,7 +100,45 @@ class Soak(CliTest):
         process.send_signal(signal.SIGINT)
         stdout, stderr = process.communicate(timeout=120)
         self.assertEqual(process.returncode, OK, stderr)
-        self.assertTrue(re.match(r"\d+ passed, 0 failed", stdout), stdout)
+        self.assertTrue(re.search(r"(?m)^\d+ passed, 0 failed", stdout), stdout)
+
+    def test_cases_jobs_and_output(self):
+        """So many problems, several at once, against the CPU backend: the same ones whatever the number of jobs."""
+        documents = []
+        for jobs in ("1", "3"):
+            done = self.attn("verify", "--forever", "--dense", "--cases", "12", "--jobs", jobs, "--against", "cpu", "--seed", "9",
+                             "--output", f"soak{jobs}.json")
+            self.assertRegex(done.stdout, r"(?m)^kernel +passed +failed")
+            self.assertRegex(done.stdout, r"(?m)^12 passed, 0 failed, 0 refused in ")
+            documents.append(json.loads((self.dir / f"soak{jobs}.json").read_text()))
+        for document in documents:
+            self.assertEqual(document["summary"]["problems"], 12)
+            self.assertEqual({row["reference"] for row in document["rows"]}, {"cpu fp32"})
+        self.assertEqual(*(document["summary"]["worst_problem"] for document in documents))
+        self.assertEqual(*({row["kernel"]: row["problems_passed"] for row in document["rows"]} for document in documents))
+        for flag in (["--cases", "2"], ["--jobs", "2"], ["--dense"]):
+            self.refused(USAGE, "verify", *flag, GOOD[0], says=[flag[0], "--forever"])
+        self.refused(FILE, "verify", "--output", "absent/x.json", GOOD[0], says=["--output", "absent"])
+
+    def test_refusals_are_counted_by_reason(self):
+        usable = subprocess.run([cli.ATTN, "explain", "--backend", "cuda", "b1 sq1 sk1 d64 bf16"], capture_output=True).returncode == OK
+        self.attn("verify", "--forever", "--dense", "--cases", "3", "--backend", "cuda", "--output", "soak.json",
+                  code=OK if usable else UNSUPPORTED)
+        document = json.loads((self.dir / "soak.json").read_text())
+        summary = document["summary"]
+        self.assertEqual(summary["passed"] + summary["failed"] + summary["refused"], 3)
+        self.assertEqual(sum(document["refused"].values()), summary["refused"])
+        self.assertEqual(summary["refused"], 0 if usable else 3)
+
+    def test_every_kernel(self):
+        document = json.loads(self.attn("verify", "--all-kernels", "--backend", "cpu", "--json", GOOD[1]).stdout)
+        self.assertGreaterEqual(len(document["rows"]), 1)
+        for row in document["rows"]:
+            self.assertTrue(row["passed"], row)
+            words = shlex.split(row["reproduce"])
+            self.assertIn("--config", words)
+            self.attn(*words[1:])
+        self.refused(USAGE, "verify", "--all-kernels", "--all-levels", GOOD[0], says=["--all-kernels", "--all-levels"])
 
 
 if __name__ == "__main__":

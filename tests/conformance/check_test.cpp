@@ -2,6 +2,7 @@
 // reported in words that say what and where. A judge that lets one of these pass proves nothing by passing
 // the others.
 #include "support.hpp"
+#include "verify/rows.hpp"
 
 namespace attn::testing {
 namespace {
@@ -227,6 +228,101 @@ TEST(Judge, ChoosesRowsOfLargeProblems) {
       }));
   EXPECT_NE(unwritten.failure.find("row 77, channel 0 was not written"), std::string::npos)
       << unwritten.failure;
+}
+
+// Expected rows from the CPU backend are the reference's within fp32's own bound, with the same bounds beside
+// them: over masks, options, layouts and data, visible NaN and Inf included.
+TEST(Judge, RowsByTheCpuBackendAreTheReferences) {
+  std::int64_t rows = 0;
+  std::int64_t not_finite = 0;
+  const auto compare = [&](const verify::Case& c) {
+    const verify::Buffers buffers(c);
+    const Problem& p = buffers.problem();
+    const Tensors& t = buffers.tensors();
+    const auto chosen = verify::choose_rows(p, t, {}, 1);
+    const verify::ExpectedRows want = verify::expect_rows(p, t, chosen);
+    const verify::ExpectedRows got = verify::expect_rows_by_cpu(p, t, chosen);
+    ASSERT_EQ(got.rows, want.rows);
+    for (std::size_t n = 0; n < want.rows.size(); ++n, ++rows) {
+      const std::string place = verify::to_string(c) + " row " + std::to_string(n);
+      const reference::Row& a = want.results[n];
+      const reference::Row& b = got.results[n];
+      const double epsilon = std::isfinite(a.logit_error) ? 0x1p-22 * a.logit_error : 1.0;
+      if (std::isfinite(a.lse)) {
+        ASSERT_NEAR(b.lse, a.lse, 1e-3 + 2e-6 * std::abs(a.lse) + epsilon) << place;
+      } else {
+        ASSERT_TRUE(std::isnan(a.lse) ? std::isnan(b.lse) : a.lse == b.lse) << place;
+      }
+      ASSERT_EQ(got.max_v[n], want.max_v[n]) << place;
+      if (std::isfinite(a.logit_error)) {
+        ASSERT_NEAR(b.logit_error, a.logit_error, 1e-4 * a.logit_error) << place;
+      }
+      for (std::int64_t c_o = 0; c_o < p.head_dim_v; ++c_o) {
+        const std::size_t at = n * static_cast<std::size_t>(p.head_dim_v) + static_cast<std::size_t>(c_o);
+        if (std::isfinite(want.o[at])) {
+          ASSERT_NEAR(got.o[at], want.o[at], (4 * 0x1p-22 + 2 * epsilon) * want.max_v[n]) << place;
+        } else {
+          ASSERT_TRUE(std::isnan(want.o[at]) ? std::isnan(got.o[at]) : got.o[at] == want.o[at]) << place;
+          ++not_finite;
+        }
+      }
+    }
+  };
+  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+    compare(verify::random_case(seed, 16384, verify::Space::kDense));
+  }
+  for (std::uint64_t seed = 0; seed < 30; ++seed) {
+    const verify::Case c = verify::random_case(seed, 16384);
+    if (c.problem.seqlen_new == 0) {  // the judge would have appended first
+      compare(c);
+    }
+  }
+  for (const char* line : {"b1 hq2 hk1 sq65 sk130 d64 bf16 causal=br lse data=nonfinite",
+                           "b1 hq2 hk1 sq65 sk130 d64 fp16 lse data=nonfinite seed=3"}) {
+    compare(case_of(line));
+  }
+  EXPECT_GT(rows, 1000);
+  EXPECT_GT(not_finite, 100);
+}
+
+TEST(Judge, AgainstTheCpuBackendCatchesErrorsToo) {
+  verify::CheckOptions options;
+  options.against_cpu = true;
+  for (const char* type : {"bf16", "fp16"}) {
+    const verify::Case c =
+        case_of("b2 hq2 hk1 sq9 sk30 d8 causal=br lse layout=negative offset=1 " + std::string(type));
+    const verify::Report good = verify::check(c, cpu_plan(), options);
+    ASSERT_TRUE(good.passed) << good.failure;
+    EXPECT_EQ(good.rows_checked, 2 * 2 * 9);
+    EXPECT_GT(good.max_ratio_o, 0.0);
+    const verify::Report bad = verify::check(c, cpu_plan(), options, damaged([](verify::Buffers& b) {
+                                               const TensorView& o = b.tensors().o;
+                                               store(o, 1, 3, 1, 5, load(o, 1, 3, 1, 5) + 0.05F);
+                                             }));
+    EXPECT_NE(bad.failure.find("O at sequence 1, head 1, row 3, channel 5"), std::string::npos)
+        << bad.failure;
+    const verify::Report bad_lse = verify::check(
+        c, cpu_plan(), options, damaged([](verify::Buffers& b) { store_lse(b.tensors(), 0, 2, 5.0F); }));
+    EXPECT_NE(bad_lse.failure.find("LSE at "), std::string::npos) << bad_lse.failure;
+  }
+}
+
+// each_kernel names kernels that make_plan takes, the one first that it takes unasked.
+TEST(Judge, EachKernelOfTheCpuBackend) {
+  Problem p;
+  ASSERT_TRUE(parse("b1 hq2 hk1 sq300 sk300 d64 bf16", &p).ok());
+  const std::vector<PlanOptions> plans = verify::each_kernel(p, cpu_plan());
+  ASSERT_FALSE(plans.empty());
+  Plan unasked;
+  ASSERT_TRUE(make_plan(p, cpu_plan(), &unasked).ok());
+  for (std::size_t n = 0; n < plans.size(); ++n) {
+    Plan plan;
+    const Status status = make_plan(p, plans[n], &plan);
+    ASSERT_TRUE(status.ok()) << plans[n].kernel << ": " << status.message();
+    if (n == 0) {
+      EXPECT_EQ(plan.kernel(), unasked.kernel());
+    }
+  }
 }
 
 TEST(Judge, ComparesResultsHeldByTheCaller) {

@@ -4,13 +4,12 @@
 namespace attn::testing {
 namespace {
 
-// Results of the line at a level with a layout, and of the compact one: the same within rounding, and the
-// same bits wherever the kernel is the same, which on the CPU it is.
+// Results of the line with a layout, and of the compact one: right, and the same bits by the same kernel.
 void expect_layout_does_not_matter(const std::string& line, const std::string& layout) {
   expect_line(line + layout);
-  for (const PlanOptions& plan : all_levels()) {
+  for (const PlanOptions& plan : all_plans(line)) {
     EXPECT_TRUE(same_bits(values_of(line + layout, plan), values_of(line, plan)))
-        << plan.cpu_level << ": " << line << layout;
+        << name_of(plan) << ": " << line << layout;
   }
 }
 
@@ -21,23 +20,18 @@ TEST(PublicReports, RocmPyTorch3230_TransposedV) {
     // (a): Q and K contiguous as (B, H, L, D), V a view of (1, 62, 16 · 128): here each tensor has both
     // orders in turn.
     const verify::Case bhsd = case_of(std::string("hq16 hk16 sq62 sk62 d128 lse layout=bhsd ") + type);
-    for (const PlanOptions& plan : all_levels()) {
+    for (const PlanOptions& plan : all_plans(bhsd.problem)) {
       verify::Buffers heads_first(bhsd);
       verify::Case compact = bhsd;
       compact.layout = verify::Layout::kBshd;
       verify::Buffers rows_first(compact);
       Tensors mixed = heads_first.tensors();
       mixed.v = rows_first.tensors().v;
-      Plan made;
-      ASSERT_TRUE(make_plan(bhsd.problem, plan, &made).ok());
-      std::vector<std::byte> workspace(made.workspace_bytes() + 64);
-      auto at = reinterpret_cast<std::uintptr_t>(workspace.data());
-      at = (at + 63) / 64 * 64;
-      ASSERT_TRUE(run(made, mixed, reinterpret_cast<void*>(at), made.workspace_bytes()).ok());
+      ASSERT_TRUE(verify::call(bhsd.problem, plan, mixed).ok());
       verify::RunInfo info;
       ASSERT_TRUE(verify::host_runner()(rows_first, plan, 0xFF, &info).ok());
       EXPECT_TRUE(same_bits(Results(heads_first).all(), Results(rows_first).all()))
-          << plan.cpu_level << " " << type;
+          << name_of(plan) << " " << type;
     }
   }
 }
@@ -58,14 +52,14 @@ TEST(PublicReports, RocmPyTorch3230_BroadcastKeys) {
       const Fills fills{constant(1), constant(0.5), [](const verify::RowId& id, std::int64_t c) {
                           return static_cast<float>(id.h) + static_cast<float>(c) * 0.25F;
                         }};
-      run_levels("b2 hq4 hk2 sq9 d64 lse layout=bcast_keys sk" + std::to_string(sk) + " " + type, fills,
-                 [&](const Results& r) {
-                   for (std::int64_t c = 0; c < 64; c += 21) {
-                     EXPECT_EQ(r.o(1, 3, 8, c), 1.0 + 0.25 * static_cast<double>(c));
-                     EXPECT_EQ(r.o(0, 1, 0, c), 0.25 * static_cast<double>(c));
-                   }
-                   EXPECT_NEAR(r.lse(1, 2, 3), 4.0 + std::log(static_cast<double>(sk)), 1e-5);
-                 });
+      run_plans("b2 hq4 hk2 sq9 d64 lse layout=bcast_keys sk" + std::to_string(sk) + " " + type, fills,
+                [&](const Results& r) {
+                  for (std::int64_t c = 0; c < 64; c += 21) {
+                    EXPECT_EQ(r.o(1, 3, 8, c), 1.0 + 0.25 * static_cast<double>(c));
+                    EXPECT_EQ(r.o(0, 1, 0, c), 0.25 * static_cast<double>(c));
+                  }
+                  EXPECT_NEAR(r.lse(1, 2, 3), 4.0 + std::log(static_cast<double>(sk)), 1e-5);
+                });
     }
   }
 }
@@ -125,9 +119,7 @@ TEST(PublicReports, PyTorch170813_OneOddTensorAtATime) {
           fill(t[n], n);
         }
       }
-      ForwardOptions options;
-      options.plan = plan;
-      const Status status = forward(t[0], t[1], t[2], t[3], options);
+      const Status status = testing::call(plan, t[0], t[1], t[2], t[3]);
       EXPECT_TRUE(status.ok()) << status.message();
       std::vector<float> o;
       for (std::int64_t r = 0; r < kB * kS * kH; ++r) {
@@ -137,16 +129,17 @@ TEST(PublicReports, PyTorch170813_OneOddTensorAtATime) {
       }
       return o;
     };
-    for (const PlanOptions& plan : all_levels()) {
+    const TensorView any = view(0, 0, kD);
+    for (const PlanOptions& plan : all_plans(problem_of(any, any, any))) {
       const std::vector<float> plain = call(-1, 0, kD, plan);
       for (std::int64_t odd = 0; odd < 4; ++odd) {
         for (const std::int64_t base : {1, 2, 4, 7}) {
           EXPECT_TRUE(same_bits(call(odd, base, kD, plan), plain))
-              << plan.cpu_level << " " << odd << " " << base;
+              << name_of(plan) << " " << odd << " " << base;
         }
         for (const std::int64_t pitch : {129, 132, 136}) {
           EXPECT_TRUE(same_bits(call(odd, 0, pitch, plan), plain))
-              << plan.cpu_level << " " << odd << " " << pitch;
+              << name_of(plan) << " " << odd << " " << pitch;
         }
       }
       EXPECT_TRUE(same_bits(call(-1, 0, kD, plan), plain)) << "an ordinary call after the odd ones";

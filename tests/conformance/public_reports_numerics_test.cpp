@@ -10,12 +10,12 @@ TEST(PublicReports, FlashInfer4267_LogitsBelowEveryFalseInfinity) {
   for (const char* type : kDTypes) {
     for (const char* entry :
          {"", " page=16 lens_kv=1", " varlen_q=0 varlen_kv=0 lens_q=1 lens_kv=1", " splits=3"}) {
-      run_levels(std::string("sq1 sk1 d128 lse ") + type + entry,
-                 Fills{constant(64), constant(-64), constant(1)}, [](const Results& r) {
-                   EXPECT_EQ(r.o(0, 0, 0), 1.0);
-                   EXPECT_EQ(r.o(0, 0, 0, 127), 1.0);
-                   EXPECT_NEAR(r.lse(0, 0, 0), -524288.0 / std::sqrt(128.0), 0.1);  // −46340.950
-                 });
+      run_plans(std::string("sq1 sk1 d128 lse ") + type + entry,
+                Fills{constant(64), constant(-64), constant(1)}, [](const Results& r) {
+                  EXPECT_EQ(r.o(0, 0, 0), 1.0);
+                  EXPECT_EQ(r.o(0, 0, 0, 127), 1.0);
+                  EXPECT_NEAR(r.lse(0, 0, 0), -524288.0 / std::sqrt(128.0), 0.1);  // −46340.950
+                });
     }
   }
 }
@@ -26,7 +26,7 @@ TEST(PublicReports, FlashInfer4267_MeanOverTheLessNegativeHalf) {
                     [](const verify::RowId& id, std::int64_t) { return static_cast<float>(id.pos % 8); }};
   for (const char* type : kDTypes) {
     for (const char* entry : {"", " causal=br", " page=48 lens_kv=130", " splits=3"}) {
-      run_levels(std::string("sq1 sk130 d128 lse ") + type + entry, fills, [&](const Results& r) {
+      run_plans(std::string("sq1 sk130 d128 lse ") + type + entry, fills, [&](const Results& r) {
         double mean = 0;
         for (int j = 1; j < 130; j += 2) {
           mean += static_cast<double>(j % 8) / 65.0;
@@ -43,7 +43,7 @@ TEST(PublicReports, PyTorch121558_VeryLargeInputs) {
   const Fills fills{constant(133120), constant(133120), constant(133120)};
   for (const char* type : {"bf16", "fp32"}) {
     for (const std::int64_t n : {1, 3, 257}) {
-      run_levels("sq1 d64 lse sk" + std::to_string(n) + " " + type, fills, [&](const Results& r) {
+      run_plans("sq1 d64 lse sk" + std::to_string(n) + " " + type, fills, [&](const Results& r) {
         EXPECT_EQ(r.o(0, 0, 0), 133120.0);
         EXPECT_EQ(r.o(0, 0, 0, 63), 133120.0);
         // 133120² · 64 / 8, and ln n far below its last bit.
@@ -57,11 +57,13 @@ TEST(PublicReports, PyTorch121558_VeryLargeInputs) {
 TEST(PublicReports, PyTorch121558_SoftcapOfLargeLogits) {
   for (const char* type : kDTypes) {
     for (const float logit : {10000.0F, 4400.0F, 5000.0F, -10000.0F}) {
-      // d = 1, scale = 1: the logit is k; key 1 has the opposite one.
+      // One channel counts and scale = 1: the logit is its k; key 1 has the opposite one.
       const Fills fills{constant(1),
-                        [&](const verify::RowId& id, std::int64_t) { return id.pos == 0 ? logit : -logit; },
+                        [&](const verify::RowId& id, std::int64_t c) {
+                          return c > 0 ? 0.0F : id.pos == 0 ? logit : -logit;
+                        },
                         [](const verify::RowId& id, std::int64_t) { return id.pos == 0 ? 1.0F : 0.0F; }};
-      run_levels(std::string("sq1 sk2 d1 scale=1 softcap=50 lse ") + type, fills, [&](const Results& r) {
+      run_plans(std::string("sq1 sk2 d8 scale=1 softcap=50 lse ") + type, fills, [&](const Results& r) {
         // Capped logits 50 and −50: the weights are 1 and e^−100.
         EXPECT_NEAR(r.o(0, 0, 0), logit > 0 ? 1.0 : 0.0, 1e-12);
         EXPECT_NEAR(r.lse(0, 0, 0), 50.0, 1e-4);
@@ -77,14 +79,14 @@ TEST(PublicReports, FlashInfer4401_NegativeScale) {
                     [](const verify::RowId& id, std::int64_t) { return id.pos % 2 == 0 ? 8.0F : -8.0F; },
                     key_index()};
   for (const char* type : kDTypes) {
-    run_levels(std::string("sq1 sk10 d64 scale=-1 lse ") + type, fills, [](const Results& r) {
-      EXPECT_EQ(r.o(0, 0, 0), 5.0);  // the mean of the odd keys
-      EXPECT_NEAR(r.lse(0, 0, 0), 4097.609438, 1e-3);
+    run_plans(std::string("sq1 sk10 d64 scale=-1 lse ") + type, fills, [](const Results& r) {
+      EXPECT_EQ(r.o(0, 0, 0), 5.0);                    // the mean of the odd keys
+      EXPECT_NEAR(r.lse(0, 0, 0), 4097.609438, 5e-3);  // five steps of fp32
     });
-    run_levels(std::string("sq2 sk10 d64 scale=0 causal=br lse ") + type, fills, [](const Results& r) {
+    run_plans(std::string("sq2 sk10 d64 scale=0 causal=br lse ") + type, fills, [](const Results& r) {
       EXPECT_EQ(r.o(0, 0, 0), 4.0);
       EXPECT_EQ(r.o(0, 0, 1), 4.5);
-      EXPECT_NEAR(r.lse(0, 0, 1), std::log(10.0), 1e-6);
+      EXPECT_NEAR(r.lse(0, 0, 1), std::log(10.0), 1e-5);
     });
   }
 }
@@ -93,14 +95,14 @@ TEST(PublicReports, FlashInfer4401_NegativeScale) {
 // softcap after masking turned −inf into −cap; a cap that did not cap; a cap that was ignored.
 TEST(PublicReports, FlashAttention1025_SoftcapBeforeTheMask) {
   for (const char* type : kDTypes) {
-    run_levels(std::string("sq1 sk65 d64 softcap=1 lse ") + type,
-               Fills{constant(0), constant(0), constant(1)}, [](const Results& r) {
-                 EXPECT_EQ(r.o(0, 0, 0), 1.0);  // 0.737 with padded keys of a 128 tile
-                 EXPECT_NEAR(r.lse(0, 0, 0), 4.174387, 1e-5);
-               });
+    run_plans(std::string("sq1 sk65 d64 softcap=1 lse ") + type, Fills{constant(0), constant(0), constant(1)},
+              [](const Results& r) {
+                EXPECT_EQ(r.o(0, 0, 0), 1.0);  // 0.737 with padded keys of a 128 tile
+                EXPECT_NEAR(r.lse(0, 0, 0), 4.174387, 1e-5);
+              });
     const Fills last{constant(0), constant(0),
                      [](const verify::RowId& id, std::int64_t) { return id.pos == 3 ? 100.0F : 0.0F; }};
-    run_levels(std::string("sq4 sk4 d64 softcap=1 causal=br lse ") + type, last, [](const Results& r) {
+    run_plans(std::string("sq4 sk4 d64 softcap=1 causal=br lse ") + type, last, [](const Results& r) {
       EXPECT_EQ(r.o(0, 0, 0), 0.0);
       EXPECT_EQ(r.o(0, 0, 1), 0.0);
       EXPECT_EQ(r.o(0, 0, 2), 0.0);
@@ -112,7 +114,7 @@ TEST(PublicReports, FlashAttention1025_SoftcapBeforeTheMask) {
 TEST(PublicReports, FlashAttention2396_ThreeCapsGiveThreeResults) {
   for (const char* type : kDTypes) {
     const std::string base = std::string("hq2 hk1 sq33 sk130 d64 data=sd8 lse ") + type;
-    for (const PlanOptions& plan : all_levels()) {
+    for (const PlanOptions& plan : all_plans(base, Kernels::kChosen)) {
       const auto off = values_of(base, plan);
       const auto five = values_of(base + " softcap=5", plan);
       const auto fifty = values_of(base + " softcap=50", plan);
@@ -145,11 +147,13 @@ TEST(PublicReports, LlamaCpp17746_SumsBeyondFp16) {
   for (const float value : {60000.0F, 65504.0F, -65504.0F}) {
     for (const std::int64_t sk : {2, 65, 4096, 32768}) {
       for (const char* splits : {" splits=1", " splits=8", ""}) {
-        run_levels("sq1 d64 fp16 lse sk" + std::to_string(sk) + splits,
-                   Fills{constant(0), constant(0), constant(value)}, [&](const Results& r) {
-                     EXPECT_EQ(r.o(0, 0, 0), static_cast<double>(value)) << sk << splits;
-                     EXPECT_EQ(r.o(0, 0, 0, 63), static_cast<double>(value));
-                   });
+        // A chain of thousands of fp32 additions may end a step of fp16 away; never beyond its range.
+        const double tolerance = sk > 4096 ? 32.0 : 0.0;
+        run_plans("sq1 d64 fp16 lse sk" + std::to_string(sk) + splits,
+                  Fills{constant(0), constant(0), constant(value)}, [&](const Results& r) {
+                    EXPECT_NEAR(r.o(0, 0, 0), static_cast<double>(value), tolerance) << sk << splits;
+                    EXPECT_NEAR(r.o(0, 0, 0, 63), static_cast<double>(value), tolerance);
+                  });
       }
     }
   }
@@ -161,8 +165,8 @@ TEST(PublicReports, LlamaCpp17746_AlternatingSumsCancel) {
                     }};
   for (const std::int64_t sk : {2, 4096, 32768}) {
     for (const char* splits : {" splits=1", " splits=8"}) {
-      run_levels("sq1 d64 fp16 lse sk" + std::to_string(sk) + splits, fills,
-                 [](const Results& r) { EXPECT_NEAR(r.o(0, 0, 0), 0.0, 4 * 0x1p-12 * 60000); });
+      run_plans("sq1 d64 fp16 lse sk" + std::to_string(sk) + splits, fills,
+                [](const Results& r) { EXPECT_NEAR(r.o(0, 0, 0), 0.0, 4 * 0x1p-12 * 60000); });
     }
   }
 }

@@ -13,17 +13,17 @@ namespace {
 class ExLlama316 : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(ExLlama316, TwoHundredCallsTheSameBits) {
-  const std::vector<PlanOptions> levels = all_levels();
+  const std::vector<PlanOptions> levels = all_plans(GetParam());
   for (std::size_t level = 0; level < levels.size(); ++level) {
     const std::vector<float> first = values_of(GetParam(), levels[level], 0x00);
     verify::Buffers buffers(case_of(GetParam()));
-    const int calls = level == 0 ? 200 : 8;
+    const int calls = level == 0 || levels[level].backend == Backend::kCuda ? 200 : 8;
     for (int n = 1; n < calls; ++n) {
       buffers.reset();
       verify::RunInfo info;
       ASSERT_TRUE(
           verify::host_runner()(buffers, levels[level], static_cast<std::uint8_t>(n * 37), &info).ok());
-      ASSERT_TRUE(same_bits(Results(buffers).all(), first)) << levels[level].cpu_level << " call " << n;
+      ASSERT_TRUE(same_bits(Results(buffers).all(), first)) << name_of(levels[level]) << " call " << n;
     }
   }
 }
@@ -48,8 +48,7 @@ TEST_P(LlamaCpp7903, BatchSweepOfTheSameSequence) {
   const auto [d, mode] = GetParam();
   const std::string tail =
       " hq8 hk2 sq1 sk200 bf16 lse d" + std::to_string(d) + std::string(mode) + " layout=bcast_batch";
-  const PlanOptions plan = cpu_plan();
-  const auto of_batch = [&](int batch) {
+  const auto of_batch = [&](int batch, const PlanOptions& plan) {
     verify::Buffers buffers(case_of("b" + std::to_string(batch) + tail));
     buffers.rewrite(verify::Which::kQ, [](const verify::RowId& id, std::span<float> row) {
       for (std::size_t c = 0; c < row.size(); ++c) {
@@ -64,15 +63,20 @@ TEST_P(LlamaCpp7903, BatchSweepOfTheSameSequence) {
     }
     return items;
   };
-  const std::vector<float> single = of_batch(1)[0];
-  for (int batch = 2; batch <= 64; ++batch) {
-    for (const std::vector<float>& item : of_batch(batch)) {
-      if (std::string(mode) == " invariant") {
-        ASSERT_TRUE(same_bits(item, single)) << "batch " << batch;
-        continue;
-      }
-      for (std::size_t n = 0; n < item.size(); ++n) {
-        ASSERT_NEAR(item[n], single[n], 0x1p-7) << "batch " << batch;
+  for (const PlanOptions& plan : all_plans("b1" + tail, Kernels::kChosen)) {
+    if (plan.backend == Backend::kCpu && plan.cpu_level != all_levels()[0].cpu_level) {
+      continue;  // the best level alone: the sweep is long
+    }
+    const std::vector<float> single = of_batch(1, plan)[0];
+    for (int batch = 2; batch <= 64; ++batch) {
+      for (const std::vector<float>& item : of_batch(batch, plan)) {
+        if (std::string(mode) == " invariant") {
+          ASSERT_TRUE(same_bits(item, single)) << name_of(plan) << ", batch " << batch;
+          continue;
+        }
+        for (std::size_t n = 0; n < item.size(); ++n) {
+          ASSERT_NEAR(item[n], single[n], 0x1p-7) << name_of(plan) << ", batch " << batch;
+        }
       }
     }
   }
@@ -109,9 +113,17 @@ TEST(PublicReports, LlamaCpp7903_FiveHundredByThirtyFiveThousand) {
   verify::CheckOptions options;
   options.random_rows = 24;
   options.bitwise = true;
-  const verify::Report report =
-      verify::check(case_of("hq1 hk1 sq500 sk35000 d64 bf16 causal=br lse"), cpu_plan(), options);
-  EXPECT_TRUE(report.passed) << report.failure;
+  const verify::Case c = case_of("hq1 hk1 sq500 sk35000 d64 bf16 causal=br lse");
+  std::vector<PlanOptions> plans;
+  for (const PlanOptions& plan : all_plans(c.problem)) {
+    if (plan.backend == Backend::kCuda || plans.empty()) {
+      plans.push_back(plan);
+    }
+  }
+  verify::check_each(c, plans, options, verify::host_runner(), [](const verify::Report& report) {
+    EXPECT_TRUE(report.passed) << report.kernel << ": " << report.failure;
+    return true;
+  });
 }
 
 // ollama/ollama#17916; dmlc/xgboost#7653; llvm/llvm-project#225493: thread counts. Here: results do not
@@ -136,28 +148,29 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(PublicReports, Ollama17916_FourApplicationThreadsAtOnce) {
   const std::string line = "b2 hq4 hk2 sq70 sk300 d64 bf16 causal=br lse seed=";
-  std::vector<std::vector<float>> want;
-  for (int n = 0; n < 4; ++n) {
-    want.push_back(values_of(line + std::to_string(n + 1), cpu_plan()));
+  for (const PlanOptions& plan : all_plans(line + "1", Kernels::kChosen)) {
+    std::vector<std::vector<float>> want;
+    for (int n = 0; n < 4; ++n) {
+      want.push_back(values_of(line + std::to_string(n + 1), plan));
+    }
+    std::atomic<int> wrong{0};
+    std::vector<std::thread> threads;
+    for (int n = 0; n < 4; ++n) {
+      threads.emplace_back([&, n] {
+        verify::Buffers buffers(case_of(line + std::to_string(n + 1)));
+        for (int call = 0; call < 20; ++call) {
+          buffers.reset();
+          verify::RunInfo info;
+          const Status status = verify::host_runner()(buffers, plan, static_cast<std::uint8_t>(call), &info);
+          wrong += !status.ok() || !same_bits(Results(buffers).all(), want[static_cast<std::size_t>(n)]);
+        }
+      });
+    }
+    for (std::thread& thread : threads) {
+      thread.join();
+    }
+    EXPECT_EQ(wrong, 0) << name_of(plan);
   }
-  std::atomic<int> wrong{0};
-  std::vector<std::thread> threads;
-  for (int n = 0; n < 4; ++n) {
-    threads.emplace_back([&, n] {
-      verify::Buffers buffers(case_of(line + std::to_string(n + 1)));
-      for (int call = 0; call < 20; ++call) {
-        buffers.reset();
-        verify::RunInfo info;
-        const Status status =
-            verify::host_runner()(buffers, cpu_plan(), static_cast<std::uint8_t>(call), &info);
-        wrong += !status.ok() || !same_bits(Results(buffers).all(), want[static_cast<std::size_t>(n)]);
-      }
-    });
-  }
-  for (std::thread& thread : threads) {
-    thread.join();
-  }
-  EXPECT_EQ(wrong, 0);
 }
 
 }  // namespace

@@ -22,7 +22,7 @@ TEST_P(FlashInfer4299, LastChannelCounts) {
                     },
                     [](const verify::RowId& id, std::int64_t) { return id.pos == 5 ? 1.0F : 0.0F; }};
   for (const char* type : kDTypes) {
-    run_levels("sq3 sk64 lse d" + std::to_string(d) + " " + type, fills, [&](const Results& r) {
+    run_plans("sq3 sk64 lse d" + std::to_string(d) + " " + type, fills, [&](const Results& r) {
       // K is rounded to the dtype, so that the logit is 20 to three digits in bf16.
       const double weight = std::exp(20.0) / (std::exp(20.0) + 63.0);
       for (std::int64_t i = 0; i < 3; ++i) {
@@ -41,10 +41,10 @@ TEST(PublicReports, FlashInfer4299_FourCallsTheSameBits) {
   for (const char* line : {"sq512 sk512 hq16 hk16 d72 fp16", "sq257 sk257 hq2 hk2 d96 fp16 causal=br lse",
                            "sq257 sk257 hq2 hk2 d72 bf16 causal=br lse", "sq65 sk130 d192 dv128 bf16 lse",
                            "sq65 sk130 d64 dv512 fp16 lse", "sq65 sk130 d128 dv64 fp32 lse"}) {
-    for (const PlanOptions& plan : all_levels()) {
+    for (const PlanOptions& plan : all_plans(line)) {
       const std::vector<float> first = values_of(line, plan, 0x00);
       for (const std::uint8_t fill : {std::uint8_t{0xFF}, std::uint8_t{0x7F}, std::uint8_t{0x3C}}) {
-        EXPECT_TRUE(same_bits(values_of(line, plan, fill), first)) << plan.cpu_level << " " << line;
+        EXPECT_TRUE(same_bits(values_of(line, plan, fill), first)) << name_of(plan) << " " << line;
       }
     }
   }
@@ -58,7 +58,7 @@ void expect_logits_of_minus_30(std::int64_t sq, std::int64_t sk, const std::stri
                     constant(-240.0F), constant(1.0F)};
   const std::string line =
       "sq" + std::to_string(sq) + " sk" + std::to_string(sk) + " d64 scale=0.125 lse " + rest;
-  run_levels(line, fills, [&](const Results& r) {
+  run_plans(line, fills, [&](const Results& r) {
     for (const std::int64_t i : {std::int64_t{0}, sq - 1}) {
       ASSERT_EQ(r.o(0, 0, i), 1.0) << line;
       ASSERT_EQ(r.o(0, 0, i, 63), 1.0) << line;
@@ -107,7 +107,7 @@ TEST_P(PyTorch151359, AnyRatioOfHeads) {
           ASSERT_NEAR(r.o(0, h, sq - 1, 15), want, tolerance) << line << " head " << h;
         }
       };
-      run_levels(line, probe, inspect, options);
+      run_plans(line, probe, inspect, options);
     }
   }
 }
@@ -132,9 +132,9 @@ TEST(PublicReports, PyTorch151359_EqualsRepeatedHeads) {
   for (const char* type : kDTypes) {
     std::vector<std::vector<float>> grouped;
     const std::string rest = std::string(" sq33 sk300 d64 causal=br lse ") + type;
-    run_levels("hq7 hk1" + rest, fills, [&](const Results& r) { grouped.push_back(r.all()); });
+    run_plans("hq7 hk1" + rest, fills, [&](const Results& r) { grouped.push_back(r.all()); });
     std::size_t level = 0;
-    run_levels("hq7 hk7" + rest, fills, [&](const Results& r) {
+    run_plans("hq7 hk7" + rest, fills, [&](const Results& r) {
       const std::vector<float> repeated = r.all();
       ASSERT_EQ(repeated.size(), grouped.at(level).size());
       for (std::size_t n = 0; n < repeated.size(); ++n) {

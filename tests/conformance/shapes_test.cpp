@@ -1,5 +1,6 @@
-// Every line of shapes/*.txt at every SIMD level of this machine. A section, `## name: what it proves`, is
-// one test.
+// Every line of shapes/*.txt on every plan of this machine: each SIMD level, each kernel of a Hopper GPU. A
+// section,
+// `## name: what it proves`, is one test. ATTN_SHAPES_DIR names another folder of shape files.
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -26,24 +27,33 @@ class ShapeTest : public ::testing::Test {
     const Status status = verify::parse_shapes(section_.text, &cases);
     ASSERT_TRUE(status.ok()) << section_.file << ", section " << section_.name << ": " << status.message();
     ASSERT_FALSE(cases.empty());
-    const std::vector<PlanOptions> levels = all_levels();
-    ASSERT_FALSE(levels.empty());
+    std::size_t checks = 0;
     for (const verify::Case& c : cases) {
-      std::size_t level = 0;
-      verify::check_each(c, levels, {}, verify::host_runner(), [&](const verify::Report& report) {
-        EXPECT_TRUE(report.passed) << levels[level].cpu_level << ": " << report.line << "\n  "
-                                   << report.failure;
-        ++level;
+      const std::vector<PlanOptions> plans = all_plans(c.problem);
+      std::size_t n = 0;
+      verify::check_each(c, plans, {}, verify::host_runner(), [&](const verify::Report& report) {
+        EXPECT_TRUE(report.passed) << name_of(plans[n]) << ": " << report.line << "\n  " << report.failure;
+        ++n;
         return true;
       });
+      EXPECT_EQ(n, plans.size());
+      checks += n;
     }
     RecordProperty("cases", static_cast<int>(cases.size()));
-    std::cout << cases.size() << " cases at " << levels.size() << " levels\n";
+    std::cout << cases.size() << " cases, " << checks << " checks\n";
   }
 
  private:
   Section section_;
 };
+
+// Says that the GPU's part did not run, where it did not.
+TEST(Conformance_cuda, IsUsable) {
+  if (!why_no_cuda().empty()) {
+    GTEST_SKIP() << why_no_cuda();
+  }
+  EXPECT_FALSE(all_plans("b1 hq1 hk1 sq1 sk1 d64 bf16").empty());
+}
 
 std::vector<Section> read_sections(const std::filesystem::path& path) {
   std::vector<Section> sections;
@@ -60,7 +70,9 @@ std::vector<Section> read_sections(const std::filesystem::path& path) {
 
 void register_sections() {
   std::vector<std::filesystem::path> paths;
-  for (const auto& entry : std::filesystem::directory_iterator(ATTN_SHAPES_DIR)) {
+  const char* folder = std::getenv("ATTN_SHAPES_DIR");
+  for (const auto& entry :
+       std::filesystem::directory_iterator(folder != nullptr ? folder : ATTN_SHAPES_DIR)) {
     if (entry.path().extension() == ".txt") {
       paths.push_back(entry.path());
     }

@@ -100,7 +100,7 @@ Case decode(Reader& in) {
   c.layout = in.flag() ? pick(verify::all_layouts()) : verify::Layout::kBshd;
   c.offset = in.flag() ? in.below(10) : 0;
   c.shared_pages = p.page_size > 0 && in.flag() ? in.below(4) : 0;
-  c.batch_slopes = p.alibi && in.flag();
+  c.slopes = p.alibi && in.flag() ? verify::Slopes::kBatch : verify::Slopes::kPaper;
   c.poison = static_cast<verify::Poison>(in.below(4));
   c.seed = in.bits64();
   return c;

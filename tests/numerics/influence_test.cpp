@@ -99,25 +99,25 @@ TEST(VisibleKeys, NaNComesOutWhereItIsSeen) {
         });
       };
     };
-    run_levels(line, spoil(verify::Which::kK, 63, kNaN), [](const Results& r) {
+    run_plans(line, spoil(verify::Which::kK, 63, kNaN), [](const Results& r) {
       for (std::int64_t i = 0; i < 70; ++i) {
         ASSERT_EQ(std::isnan(r.o(0, 1, i, 5)), i >= kKey) << i;
         ASSERT_EQ(std::isnan(r.lse(0, 1, i)), i >= kKey) << i;
       }
     });
-    run_levels(line, spoil(verify::Which::kV, 9, kNaN), [](const Results& r) {
+    run_plans(line, spoil(verify::Which::kV, 9, kNaN), [](const Results& r) {
       for (std::int64_t i = 0; i < 70; ++i) {
         ASSERT_EQ(std::isnan(r.o(0, 0, i, 9)), i >= kKey) << i;
         ASSERT_FALSE(std::isnan(r.o(0, 0, i, 8))) << i;
         ASSERT_FALSE(std::isnan(r.lse(0, 0, i))) << i;
       }
     });
-    run_levels(line, spoil(verify::Which::kV, 9, kInf), [](const Results& r) {
+    run_plans(line, spoil(verify::Which::kV, 9, kInf), [](const Results& r) {
       for (std::int64_t i = 0; i < 70; ++i) {
         ASSERT_EQ(r.o(0, 0, i, 9) == kInfinity, i >= kKey) << i;
       }
     });
-    run_levels(line, spoil(verify::Which::kQ, 0, kNaN), [](const Results& r) {
+    run_plans(line, spoil(verify::Which::kQ, 0, kNaN), [](const Results& r) {
       for (std::int64_t i = 0; i < 70; ++i) {
         ASSERT_EQ(std::isnan(r.o(0, 1, i, 63)), i == kKey) << i;
       }
@@ -130,7 +130,7 @@ TEST(VisibleKeys, NaNComesOutWhereItIsSeen) {
 TEST(VisibleKeys, RowsOfMinusInfinityAreEmpty) {
   for (const char* type : kDTypes) {
     for (const char* extra : {"", " splits=3", " page=16 lens_kv=200"}) {
-      run_levels(std::string("sq3 sk200 d8 lse ") + type + extra,
+      run_plans(std::string("sq3 sk200 d8 lse ") + type + extra,
                  Fills{constant(1), constant(-kInf), constant(5)}, [](const Results& r) {
                    EXPECT_EQ(r.o(0, 0, 2, 7), 0.0);
                    EXPECT_EQ(r.lse(0, 0, 2), -kInfinity);
@@ -138,7 +138,7 @@ TEST(VisibleKeys, RowsOfMinusInfinityAreEmpty) {
       const Fills one{constant(1),
                       [](const verify::RowId& id, std::int64_t) { return id.pos == 150 ? 0.0F : -kInf; },
                       key_index()};
-      run_levels(std::string("sq3 sk200 d8 lse ") + type + extra, one, [](const Results& r) {
+      run_plans(std::string("sq3 sk200 d8 lse ") + type + extra, one, [](const Results& r) {
         EXPECT_EQ(r.o(0, 0, 2, 7), 150.0);
         EXPECT_EQ(r.lse(0, 0, 2), 0.0);
       });

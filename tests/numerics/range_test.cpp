@@ -25,7 +25,7 @@ TEST(Numerics, FallingLogits) {
         constant(1),
         [](const verify::RowId& id, std::int64_t) { return -0.002F * static_cast<float>(id.pos); },
         [](const verify::RowId& id, std::int64_t c) { return static_cast<float>((id.pos + c) % 5); }};
-    run_levels(line_of("sq3 sk5000 d64", type), fills);
+    run_plans(line_of("sq3 sk5000 d64", type), fills);
   }
 }
 
@@ -43,7 +43,7 @@ TEST(Numerics, UniformRowsOfAnyLength) {
   for (const char* type : kDTypes) {
     for (const std::int64_t n : {1, 2, 3, 100, 1000, 4097, 32768}) {
       for (const float k : {0.0F, 2.0F, -3.0F}) {
-        run_levels(line_of("sq2 d16 sk" + std::to_string(n), type),
+        run_plans(line_of("sq2 d16 sk" + std::to_string(n), type),
                    Fills{constant(1), constant(k), constant(0.75)}, [&](const Results& r) {
                      EXPECT_NEAR(r.o(0, 0, 1, 15), 0.75, 0x1p-20 * 0.75);
                      const double lse = 4.0 * static_cast<double>(k) + std::log(static_cast<double>(n));
@@ -80,11 +80,11 @@ TEST(Numerics, ScaledValuesScaleTheOutputExactly) {
         };
       };
       std::vector<std::vector<float>> plain;
-      run_levels(std::string(shape) + " " + type, Fills{{}, {}, values(0)},
+      run_plans(std::string(shape) + " " + type, Fills{{}, {}, values(0)},
                  [&](const Results& r) { plain.push_back(r.all()); });
       for (const int power : powers) {
         std::size_t level = 0;
-        run_levels(std::string(shape) + " " + type, Fills{{}, {}, values(power)}, [&](const Results& r) {
+        run_plans(std::string(shape) + " " + type, Fills{{}, {}, values(power)}, [&](const Results& r) {
           std::vector<float> want = plain.at(level++);
           for (float& x : want) {
             x = std::ldexp(x, power);
@@ -116,14 +116,14 @@ TEST(Numerics, WeightsAmongTheSmallestFp16Numbers) {
     const Fills fills{constant(1),
                       [&](const verify::RowId& id, std::int64_t) { return id.pos == 100 ? 0.0F : logit; },
                       [](const verify::RowId& id, std::int64_t) { return id.pos == 100 ? 0.0F : 1.0F; }};
-    run_levels("sq2 sk32768 d1 fp16 scale=1 lse", fills);
+    run_plans("sq2 sk32768 d1 fp16 scale=1 lse", fills);
   }
 }
 
 // Logits beyond fp16's largest number and down to its smallest ones: they are fp32 whatever the inputs are.
 TEST(Numerics, LogitsBeyondTheInputsRange) {
   for (const float k : {1000.0F, -1000.0F, 0x1p-14F}) {
-    run_levels("sq2 sk130 d128 fp16 scale=1 lse",
+    run_plans("sq2 sk130 d128 fp16 scale=1 lse",
                Fills{constant(k), constant(k),
                      [](const verify::RowId& id, std::int64_t) { return static_cast<float>(id.pos % 2); }},
                [&](const Results& r) {
@@ -162,7 +162,7 @@ TEST(Numerics, OutputsAreRoundedToNearestEven) {
           const Fill v = [&, step = ulp](const verify::RowId& id, std::int64_t) {
             return sign * (1.0F + static_cast<float>(mean.numerators[id.pos]) * step);
           };
-          run_levels(std::string(shape) + " " + type, Fills{constant(0), constant(0), v},
+          run_plans(std::string(shape) + " " + type, Fills{constant(0), constant(0), v},
                      [&, step = ulp](const Results& r) {
                        const auto want =
                            static_cast<double>(sign * (1.0F + static_cast<float>(mean.want) * step));

@@ -65,7 +65,7 @@ TEST_F(CpuAmx, ScoresAgreeWithPlainLoops) {
       const int rows = (count + 15) / 16 * 16;
       const Bf16Rows q(count, dim, 2);
       const Floats packed(static_cast<std::size_t>(rows) * padded(dim) / 2);
-      ASSERT_TRUE(kernels_->pack_q(q.pointers.data(), count, rows, dim, packed.data()));
+      ASSERT_TRUE(kernels_->pack_q(q.pointers.data(), count, rows, dim, kBf16, nullptr, packed.data()));
       const Floats s(kMaxBlockRows * kScoreStride);
       kernels_->enter();
       kernels_->scores(packed.data(), rows, dim, panels.data(), 1, 3, -0.25F, s.data());
@@ -165,7 +165,9 @@ TEST_F(CpuAmx, PackingReportsWhatTheProductsWouldNotTake) {
       return kernels_->pack_k(x.pointers.data(), 32, dim, kBf16, nullptr, panels.data());
     };
     const auto v = [&] { return kernels_->pack_v(x.pointers.data(), 0, 32, dim, kBf16, 32, panels.data()); };
-    const auto q = [&] { return kernels_->pack_q(x.pointers.data(), 32, 32, dim, panels.data()); };
+    const auto q = [&] {
+      return kernels_->pack_q(x.pointers.data(), 32, 32, dim, kBf16, nullptr, panels.data());
+    };
     for (const float fine : {0.0F, -0.0F, 0x1p-100F, -0x1p-100F, 3.0e38F}) {
       x.set(17, dim - 1, fine);
       EXPECT_TRUE(q() && k() && v()) << fine;

@@ -158,6 +158,50 @@ TEST(CpuThreads, ResultsDoNotDependOnTheirNumber) {
   }
 }
 
+// Decoding takes the heads of a sequence by turns, tile by tile; each has the bits of a call of its own.
+TEST(CpuThreads, HeadsTogetherChangeNoBit) {
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    Problem p = threaded_problem();
+    p.dtype = dtype;
+    p.batch = 2;
+    p.seqlen_q = 2;
+    p.seqlen_kv = 3000;
+    p.heads_kv = 6;
+    p.heads_q = 12;
+    p.num_splits = 3;
+    DenseCase all(p);
+    Plan plan;
+    ASSERT_TRUE(make_plan(p, cpu_options("", 1), &plan).ok());
+    ASSERT_NE(plan.explain().find("6 heads by turns"), std::string::npos) << plan.explain();
+    ASSERT_TRUE(all.run(cpu_options("", 1)).ok());
+    for (std::int64_t h = 0; h < p.heads_kv; ++h) {
+      Problem single = p;
+      single.heads_kv = 1;
+      single.heads_q = 2;
+      DenseCase one(single);
+      const auto head_of = [&](const TensorView& x, std::int64_t first, std::int64_t count) {
+        TensorView view = x;
+        view.data =
+            static_cast<char*>(x.data) + first * x.strides[2] * static_cast<std::int64_t>(size_of(dtype));
+        view.shape[2] = count;
+        return view;
+      };
+      one.t.q = head_of(all.t.q, 2 * h, 2);
+      one.t.k = head_of(all.t.k, h, 1);
+      one.t.v = head_of(all.t.v, h, 1);
+      ASSERT_TRUE(one.run(cpu_options("", 1)).ok());
+      const std::size_t row = static_cast<std::size_t>(p.head_dim_v) * size_of(dtype);
+      for (std::int64_t i = 0; i < p.batch * p.seqlen_q * 2; ++i) {
+        const auto in_all = static_cast<std::size_t>(i / 2 * p.heads_q + 2 * h + i % 2);
+        EXPECT_EQ(
+            std::memcmp(all.o.data() + in_all * row, one.o.data() + static_cast<std::size_t>(i) * row, row),
+            0)
+            << "head " << h << " row " << i;
+      }
+    }
+  }
+}
+
 TEST(CpuThreads, OnePlanServesSeveralCallersAtOnce) {
   const Problem p = threaded_problem();
   Plan plan;

@@ -111,6 +111,27 @@ TEST(CudaForward, FollowsTheData) {
   EXPECT_EQ(out, ones);
 }
 
+// Tensors of one call on the host and on a device (report deepseek-ai/FlashMLA#158): refused by name, and the
+// next call works.
+TEST(CudaForward, RefusesTensorsOfTwoMemories) {
+  if (!has_device(0)) {
+    GTEST_SKIP() << "no Hopper GPU";
+  }
+  OnDevice data(0);
+  const std::vector<std::uint16_t> host(kElements, kOne);
+  const TensorView on_host = view(host.data());
+  const Status q_there = forward(data.ones(), on_host, data.ones(), data.out(), causal());
+  EXPECT_EQ(q_there.code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(q_there.message().find("k is "), std::string::npos) << q_there.message();
+  ForwardOptions on_device = causal();
+  on_device.plan.backend = Backend::kCuda;
+  const Status q_here = forward(on_host, data.ones(), data.ones(), data.out(), on_device);
+  EXPECT_EQ(q_here.code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(q_here.message().find("q is "), std::string::npos) << q_here.message();
+  EXPECT_TRUE(forward(data.ones(), data.ones(), data.ones(), data.out(), causal()).ok());
+  EXPECT_TRUE(data.take_right_output());
+}
+
 TEST(CudaForward, SecondDeviceWhileTheFirstIsCurrent) {
   if (!has_device(0) || !has_device(1)) {
     GTEST_SKIP() << "fewer than two Hopper GPUs";

@@ -1,6 +1,6 @@
-// The CUDA backend through the public API on a GPU: refusals before any launch, after which the next call
-// works; the caller's context left as found; two threads; results beside the CPU backend's. Skipped without a
-// Hopper GPU.
+// The CUDA backend through the public API on a GPU: refusals of a plan and of a run before any launch, after
+// which the next call works; the caller's context left as found; many threads that plan and run at once.
+// Skipped without a Hopper GPU.
 #include <gtest/gtest.h>
 
 #include <attn/attn.hpp>
@@ -58,8 +58,19 @@ class CudaGpu : public testing::Test {
     const Status status = call(tensors);
     EXPECT_EQ(status.code(), code) << status.message();
     EXPECT_NE(status.message().find(word), std::string::npos) << status.message();
-    EXPECT_TRUE(call(tensors_).ok());  // the context is as usable as before
-    EXPECT_EQ(driver_->stream_synchronize(nullptr), CUDA_SUCCESS);
+    expect_works();
+  }
+  // The context is as usable as before: O of zeros is zeros, and every bit of it is written.
+  void expect_works() {
+    const std::size_t bytes = 2 * 70 * 4 * 64 * 2;
+    ASSERT_EQ(driver_->memset_d8(std::bit_cast<CUdeviceptr>(tensors_.o.data), 0xFF, bytes), CUDA_SUCCESS);
+    const Status status = call(tensors_);
+    ASSERT_TRUE(status.ok()) << status.message();
+    ASSERT_EQ(driver_->stream_synchronize(nullptr), CUDA_SUCCESS);
+    std::vector<std::byte> out(bytes, std::byte{1});
+    ASSERT_EQ(driver_->memcpy_to_host(out.data(), std::bit_cast<CUdeviceptr>(tensors_.o.data), bytes),
+              CUDA_SUCCESS);
+    EXPECT_EQ(out, std::vector<std::byte>(bytes));
   }
 
   Problem problem_;
@@ -73,28 +84,100 @@ class CudaGpu : public testing::Test {
 };
 
 TEST_F(CudaGpu, RefusesWhatItCannotReadBeforeAnyLaunch) {
-  std::vector<std::uint16_t> host(2 * 70 * 4 * 64);
+  std::vector<std::uint16_t> host(2 * 90 * 4 * 64);
+  const struct {
+    const char* name;
+    TensorView Tensors::*view;
+  } views[] = {
+      {"q", &Tensors::q}, {"k", &Tensors::k}, {"v", &Tensors::v}, {"o", &Tensors::o}, {"lse", &Tensors::lse}};
+  for (const auto& v : views) {
+    const std::string name = v.name;
+    Tensors bad = tensors_;
+    (bad.*v.view).data = host.data();
+    expect_refused(bad, StatusCode::kInvalidArgument, (name + " is ").c_str());
+    bad = tensors_;
+    (bad.*v.view).data = nullptr;
+    expect_refused(bad, StatusCode::kInvalidArgument, v.name);
+    bad = tensors_;
+    (bad.*v.view).shape[1] += 1;
+    expect_refused(bad, StatusCode::kInvalidArgument, v.name);
+    bad = tensors_;
+    (bad.*v.view).dtype = name == "lse" ? DType::kFloat16 : DType::kFloat32;
+    expect_refused(bad, StatusCode::kInvalidArgument, v.name);
+  }
   Tensors bad = tensors_;
-  bad.q.data = host.data();
-  expect_refused(bad, StatusCode::kInvalidArgument, "q is ");
+  bad.k.strides[3] = 2;
+  expect_refused(bad, StatusCode::kInvalidArgument, "k");
   bad = tensors_;
-  bad.o.data = host.data();
-  expect_refused(bad, StatusCode::kInvalidArgument, "o is ");
+  bad.o = bad.q;  // what is written shares no memory with an input
+  expect_refused(bad, StatusCode::kInvalidArgument, "o");
   bad = tensors_;
-  bad.lse.data = host.data();
-  expect_refused(bad, StatusCode::kInvalidArgument, "lse is ");
-  bad = tensors_;
-  bad.k.data = static_cast<char*>(bad.k.data) + 2;
-  expect_refused(bad, StatusCode::kUnsupported, "k is at an address");
-  bad = tensors_;
-  bad.v.strides[1] += 1;
-  expect_refused(bad, StatusCode::kUnsupported, "v's seqlen stride");
-  bad = tensors_;
-  bad.q.strides[2] = -64;
-  expect_refused(bad, StatusCode::kUnsupported, "q's heads stride");
-  bad = tensors_;
-  bad.q.data = nullptr;
-  expect_refused(bad, StatusCode::kInvalidArgument, "q");
+  bad.sinks = static_cast<const float*>(tensors_.lse.data);  // not asked for by the problem
+  expect_refused(bad, StatusCode::kInvalidArgument, "sinks");
+}
+
+TEST_F(CudaGpu, RefusesAWorkspaceThatDoesNotDo) {
+  ASSERT_GT(plan_.workspace_bytes(), 0U);
+  const std::size_t bytes = plan_.workspace_bytes();
+  std::vector<std::byte> host(bytes + 256);
+  const struct {
+    void* workspace;
+    std::size_t bytes;
+  } bad[] = {
+      {nullptr, bytes},
+      {workspace_, bytes - 1},
+      {static_cast<char*>(workspace_) + 1, bytes},
+      {reinterpret_cast<void*>((reinterpret_cast<std::uintptr_t>(host.data()) + 255) / 256 * 256), bytes}};
+  for (const auto& b : bad) {
+    const Status status = run(plan_, tensors_, b.workspace, b.bytes, nullptr);
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << status.message();
+    EXPECT_NE(status.message().find("workspace"), std::string::npos) << status.message();
+    expect_works();
+  }
+}
+
+TEST_F(CudaGpu, RefusedPlansLeaveTheNextCallAsItWas) {
+  const struct {
+    const char* problem;
+    StatusCode code;
+    const char* words;
+  } refusals[] = {
+      {"b1 hq1 hk1 sq9 sk9 d64 fp32", StatusCode::kUnsupported, "dtype is fp32"},
+      {"b1 hq1 hk1 sq9 sk9 d12 bf16", StatusCode::kUnsupported, "head_dim_qk is 12"},
+      {"b1 hq1 hk1 sq9 sk9 d64 dv4 bf16", StatusCode::kUnsupported, "head_dim_v is 4"},
+      {"b1 hq1 hk1 sq9 sk9 d264 bf16", StatusCode::kUnsupported, "264"},
+      {"b1 hq1 hk1 sq9 sk9 d64 dv512 bf16", StatusCode::kUnsupported, "512"},
+      {"b2 hq1 hk1 sq9 sk9 d64 bf16 varlen_q=18 varlen_kv=18", StatusCode::kUnsupported, "cu_seqlens"},
+      {"b2 hq1 hk1 sq9 sk9 d64 bf16 seqused", StatusCode::kUnsupported, "seqused_kv"},
+      {"b1 hq1 hk1 sq9 sk16 d64 bf16 page=16 pages=1", StatusCode::kUnsupported, "paged"},
+      {"b1 hq1 hk1 sq1 sk9 d64 bf16 seqused new=1 causal=br", StatusCode::kUnsupported, ""},
+      {"b1 hq1 hk1 sq9 sk9 d64 bf16 splits=2", StatusCode::kUnsupported, "num_splits"},
+      {"b1 hq1 hk1 sq9 sk9 d64 bf16 softcap=1e-35", StatusCode::kUnsupported, "softcap"},
+      {"b1 hq3 hk2 sq9 sk9 d64 bf16", StatusCode::kInvalidArgument, "heads_q is 3"},
+      {"b1 hq1 hk1 sq9 sk9 d0 bf16", StatusCode::kInvalidArgument, "head_dim_qk is 0"},
+  };
+  for (const auto& r : refusals) {
+    Problem problem;
+    ASSERT_TRUE(parse(r.problem, &problem).ok()) << r.problem;
+    Plan plan;
+    const Status status = make_plan(problem, options_, &plan);
+    EXPECT_EQ(status.code(), r.code) << r.problem << ": " << status.message();
+    EXPECT_NE(status.message().find(r.words), std::string::npos) << status.message();
+    EXPECT_FALSE(plan.valid());
+    expect_works();
+  }
+  PlanOptions no_kernel = options_;
+  no_kernel.kernel = "sm90:fwd_d64_fp16_full";  // of another dtype
+  PlanOptions no_device = options_;
+  no_device.device = 1000;
+  for (const PlanOptions& options : {no_kernel, no_device}) {
+    Plan plan;
+    const Status status = make_plan(problem_, options, &plan);
+    EXPECT_FALSE(status.ok());
+    EXPECT_FALSE(status.message().empty());
+    EXPECT_FALSE(plan.valid());
+    expect_works();
+  }
 }
 
 TEST_F(CudaGpu, LeavesTheCallersContextAsFound) {
@@ -110,13 +193,17 @@ TEST_F(CudaGpu, LeavesTheCallersContextAsFound) {
 
 TEST_F(CudaGpu, ThreadsPlanAndRunAtOnce) {
   std::vector<std::thread> threads;
-  for (int t = 0; t < 8; ++t) {
+  // Every dtype's kernels of several tiles, so that threads load the same ones and different ones at once.
+  const char* const lines[] = {"b1 hq2 hk2 sq300 sk300 d128 bf16 causal=br",
+                               "b1 hq2 hk2 sq300 sk300 d256 fp16",
+                               "b1 hq2 hk2 sq300 sk300 d64 bf16",
+                               "b1 hq2 hk2 sq300 sk300 d96 fp16 causal=tl",
+                               "b1 hq2 hk2 sq300 sk300 d160 bf16 causal=br window=70,0",
+                               "b1 hq2 hk2 sq300 sk300 d192 fp16 softcap=5"};
+  for (std::size_t t = 0; t < 24; ++t) {
     threads.emplace_back([&, t] {
       Problem problem;
-      EXPECT_TRUE(parse(t % 2 == 0 ? "b1 hq2 hk2 sq300 sk300 d128 bf16 causal=br"
-                                   : "b1 hq2 hk2 sq300 sk300 d256 fp16",
-                        &problem)
-                      .ok());
+      ASSERT_TRUE(parse(lines[t % std::size(lines)], &problem).ok());
       const std::size_t count = static_cast<std::size_t>(2 * 300 * problem.head_dim_qk);
       std::vector<std::uint16_t> values(count, problem.dtype == DType::kBFloat16 ? 0x3F80 : 0x3C00);  // ones
       std::vector<std::uint16_t> out(count, 0);

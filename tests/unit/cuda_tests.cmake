@@ -1,6 +1,7 @@
 # The CUDA backend without a GPU. The layouts test runs CuTe's algebra on the host (its headers need CUDA's).
 if(ATTN_HAVE_CUDA)
-  attn_unit_test(unit_cuda SOURCES cuda_forward_test.cpp cuda_gpu_test.cpp cuda_host_test.cpp)
+  attn_unit_test(unit_cuda SOURCES cuda_forward_test.cpp cuda_gpu_test.cpp cuda_graph_test.cpp
+                 cuda_host_test.cpp)
   target_include_directories(unit_cuda SYSTEM PRIVATE ${ATTN_CUDA_INCLUDE})
 
   add_executable(unit_cuda_layouts cuda_layouts_test.cpp)

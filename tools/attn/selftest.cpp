@@ -31,13 +31,6 @@ struct SelftestFlags {
   bool json = false;
 };
 
-struct KernelTally {
-  std::int64_t passed = 0;
-  std::int64_t failed = 0;
-  double max_ratio_o = 0;
-  double max_ratio_lse = 0;
-};
-
 int selftest(const SelftestFlags& flags) {
   verify::SelftestOptions options;
   options.seed = static_cast<std::uint64_t>(flags.seed);
@@ -55,7 +48,7 @@ int selftest(const SelftestFlags& flags) {
       }
     }
   }
-  std::map<std::string, KernelTally> kernels;
+  Tally tally;
   Json document = results_document("selftest", machine_name(), cpu::thread_limit(plan.threads));
   verify::SelftestSummary summary;
   {
@@ -65,12 +58,7 @@ int selftest(const SelftestFlags& flags) {
       progress.show(fmt::format("{} of {} cases", p.done, p.total));
       if (p.last != nullptr) {
         document["rows"].push_back(report_row(*p.last));
-        if (!p.last->refused) {
-          KernelTally& tally = kernels[p.last->kernel];
-          (p.last->passed ? tally.passed : tally.failed) += 1;
-          tally.max_ratio_o = std::max(tally.max_ratio_o, p.last->max_ratio_o);
-          tally.max_ratio_lse = std::max(tally.max_ratio_lse, p.last->max_ratio_lse);
-        }
+        tally.count(*p.last);
       }
       return !InterruptGuard::interrupted();
     };
@@ -86,22 +74,14 @@ int selftest(const SelftestFlags& flags) {
   if (flags.json) {
     print(json_text(document));
   } else {
-    Table table({{"kernel", Align::kLeft},
-                 {"passed"},
-                 {"failed"},
-                 {"worst |ΔO| of bound"},
-                 {"worst |ΔLSE| of bound"}});
-    for (const auto& [kernel, tally] : kernels) {
-      table.add({kernel, fmt::format("{}", tally.passed),
-                 tally.failed == 0 ? "0" : coloured(fmt::format("{}", tally.failed), Mood::kBad),
-                 percent_text(tally.max_ratio_o), percent_text(tally.max_ratio_lse)});
-    }
-    print(table.text());
+    print(tally.table().text());
     for (const verify::Report& failure : summary.failures) {
-      print(fmt::format("{}: {}, {}\n  attn verify --backend cpu{} \"{}\"\n", coloured("failed", Mood::kBad),
-                        failure.kernel, failure.failure,
-                        failure.kernel.rfind("cpu:", 0) == 0 ? " --level " + failure.kernel.substr(4) : "",
-                        failure.line));
+      PlanOptions failed = plan;
+      const bool is_cpu = failure.kernel.rfind("cpu:", 0) == 0;
+      failed.backend = is_cpu ? Backend::kCpu : Backend::kCuda;
+      failed.cpu_level = is_cpu ? failure.kernel.substr(4) : "";
+      print(fmt::format("{}: {}, {}\n  {}\n", coloured("failed", Mood::kBad), failure.kernel, failure.failure,
+                        reproduce(failed, false, failure)));
     }
     print(fmt::format("{} passed, {} failed, {} refused in {}{}\n", summary.passed, summary.failed,
                       summary.refused, time_text(summary.seconds),

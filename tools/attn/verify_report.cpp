@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "args.hpp"
+#include "command.hpp"
 
 namespace attn::tool {
 
@@ -52,6 +53,72 @@ nlohmann::ordered_json report_row(const verify::Report& report) {
   row["reference"] = "float64";
   row["failure"] = report.failure;
   return row;
+}
+
+std::string reproduce(const PlanOptions& plan, bool bitwise, const verify::Report& report) {
+  std::string line = "attn verify";
+  if (plan.backend != Backend::kAuto) {
+    line += fmt::format(" --backend {}", to_string(plan.backend));
+  }
+  if (plan.device != 0) {
+    line += fmt::format(" --device {}", plan.device);
+  }
+  if (!plan.kernel.empty()) {
+    line += fmt::format(" --config {}", plan.kernel);
+  }
+  if (!plan.cpu_level.empty()) {
+    line += fmt::format(" --level {}", plan.cpu_level);
+  }
+  if (plan.threads > 0) {
+    line += fmt::format(" --threads {}", plan.threads);
+  }
+  line += bitwise ? " --bitwise" : "";
+  return line + fmt::format(" \"{}\"", report.line);
+}
+
+void Tally::count(const verify::Report& report) {
+  (report.refused ? refused : report.passed ? passed : failed) += 1;
+  if (report.refused) {
+    ++refusals[report.failure];
+    return;
+  }
+  KernelTally& kernel = kernels[report.kernel];
+  (report.passed ? kernel.passed : kernel.failed) += 1;
+  if (report.max_ratio_o >= worst_ratio) {
+    worst_ratio = report.max_ratio_o;
+    worst_line = report.line;
+  }
+  if (report.max_ratio_o >= kernel.max_ratio_o) {
+    kernel.max_ratio_o = report.max_ratio_o;
+    kernel.worst_line = report.line;
+  }
+  kernel.max_ratio_lse = std::max(kernel.max_ratio_lse, report.max_ratio_lse);
+}
+
+int Tally::exit_code() const {
+  return failed > 0 ? kCheckFailed : passed == 0 ? kUnsupported : kSuccess;
+}
+
+Table Tally::table() const {
+  Table table(
+      {{"kernel", Align::kLeft}, {"passed"}, {"failed"}, {"worst |ΔO| of bound"}, {"worst |ΔLSE| of bound"}});
+  for (const auto& [name, kernel] : kernels) {
+    table.add({name, fmt::format("{}", kernel.passed),
+               kernel.failed == 0 ? "0" : coloured(fmt::format("{}", kernel.failed), Mood::kBad),
+               percent_text(kernel.max_ratio_o), percent_text(kernel.max_ratio_lse)});
+  }
+  return table;
+}
+
+nlohmann::ordered_json summary_json(const Tally& tally, double seconds) {
+  nlohmann::ordered_json json;
+  json["passed"] = tally.passed;
+  json["failed"] = tally.failed;
+  json["refused"] = tally.refused;
+  json["seconds"] = seconds;
+  json["worst_error_of_bound"] = tally.worst_ratio;
+  json["worst_problem"] = tally.worst_line;
+  return json;
 }
 
 }  // namespace attn::tool

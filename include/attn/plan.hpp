@@ -87,7 +87,7 @@ class Plan {
   // Bytes of scratch that run needs, at an address that is a multiple of 64 (256 on a GPU).
   [[nodiscard]] ATTN_API std::size_t workspace_bytes() const noexcept;
   [[nodiscard]] ATTN_API int num_splits() const noexcept;
-  // The kernel's name, such as "cpu:avx3" or "sm90:fwd_d128_bf16_causal".
+  // The kernel's name, such as "cpu:avx3" or "sm90:fwd_d128_bf16_band".
   [[nodiscard]] ATTN_API const std::string& kernel() const noexcept;
   // Several lines: backend, kernel, tiles, splits, threads, workspace, and a sentence for each backend that
   // was not taken.

@@ -10,7 +10,7 @@
 namespace attn::cuda {
 
 struct KernelEntry {
-  const char* name;  // of the kernel in its cubin, such as "sm90_fwd_d128_bf16_causal"
+  const char* name;  // of the kernel in its cubin, such as "sm90_fwd_d128_bf16_band"
   sm90::KernelKey key;
   sm90::KernelConfig config;
   const unsigned char* cubin;

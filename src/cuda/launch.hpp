@@ -27,9 +27,17 @@ struct DenseShape {
   bool lse_has_sink = true;
 };
 
+[[nodiscard]] inline bool same_strides(const RowStrides& x, const RowStrides& y) {
+  return x.batch == y.batch && x.seqlen == y.seqlen && x.heads == y.heads;
+}
+
 struct DenseTensor {
   const void* data = nullptr;
   RowStrides strides{};  // elements
+
+  friend bool operator==(const DenseTensor& x, const DenseTensor& y) {
+    return x.data == y.data && same_strides(x.strides, y.strides);
+  }
 };
 
 struct DenseTensors {
@@ -42,6 +50,12 @@ struct DenseTensors {
   const float* sinks = nullptr;
   const float* alibi_slopes = nullptr;
   std::int64_t alibi_batch_stride = 0;
+
+  friend bool operator==(const DenseTensors& x, const DenseTensors& y) {
+    return x.q == y.q && x.k == y.k && x.v == y.v && x.o == y.o && x.lse == y.lse &&
+           same_strides(x.lse_strides, y.lse_strides) && x.sinks == y.sinks &&
+           x.alibi_slopes == y.alibi_slopes && x.alibi_batch_stride == y.alibi_batch_stride;
+  }
 };
 
 // How tiles are ordered: a pure function of the problem, the kernel and the L2's size.

@@ -96,8 +96,6 @@ class Cell:
         pairs = 0
         for m, n in zip(self.lens_q, self.lens_kv):
             pairs += sum(max(0, min(n, i + 1 + n - m)) for i in range(m)) if self.causal else m * n
-        if not self.varlen:
-            pairs *= self.batch
         return 4.0 * pairs * self.heads_q * self.dim
 
     def libattn(self, lib, threads):

@@ -39,6 +39,7 @@ struct Consumer {
   int plain_begin;  // of the tile in work: blocks [plain_begin, plain_end) are neither masked nor changed
   int plain_end;
   int block_begin;  // kDirectO only
+  int skipped;      // blocks at the tile's end of which this warpgroup sees nothing
   bool careful;
   int accumulate;  // 0 for a tile's first P·V
 
@@ -199,7 +200,26 @@ struct Consumer {
     return device::key_end<kMask>(params, warp_row + 15) - begin;
   }
 
-  // Returns the tile's last block.
+  // Of the tile that has arrived, the blocks that only later warpgroups see (the rows of a tile see more and
+  // more) are none of this one's: their K stages are handed back at once, their V stages and turns in
+  // begin_tile.
+  __device__ __forceinline__ void skip_keys() {
+    skipped = 0;
+    if constexpr (kBand) {
+      const TileInfo& tile = shared.info[info_slot()];
+      const int row = tile.m_tile * Traits::kTileM + warpgroup * 64 + 63;
+      const int end = (device::key_end<Traits::kKey.mask>(params, row) + Traits::kTileN - 1) / Traits::kTileN;
+      skipped = device::uniform(max(0, tile.block_end - max(end, tile.block_begin + 1)));
+#pragma unroll 1
+      for (int i = 0; i < skipped; ++i) {
+        shared.k_full[k.index].wait(k.phase);
+        release(shared.k_empty[k.index]);
+        k.advance();
+      }
+    }
+  }
+
+  // Returns the tile's last block that this warpgroup sees.
   __device__ __forceinline__ int begin_tile() {
     const TileInfo& tile = shared.info[info_slot()];
     plain_begin = device::uniform(kChanged ? tile.block_begin : tile.unmasked_begin);
@@ -215,7 +235,21 @@ struct Consumer {
       }
       sync_consumers();
     }
-    const int last = device::uniform(tile.block_end) - 1;
+    int last = device::uniform(tile.block_end) - 1;
+    if constexpr (kBand) {
+#pragma unroll 1
+      for (int i = 0; i < skipped; ++i, --last) {
+        if (careful) {
+          clean_values(last);  // all warpgroups together
+        } else {
+          shared.v_full[v.index].wait(v.phase);
+        }
+        release(shared.v_empty[v.index]);
+        v.advance();
+        take_turn();
+        pass_turn();
+      }
+    }
     if constexpr (Traits::kDirectO) {
       block_begin = device::uniform(tile.block_begin);
       if (last == block_begin) {
@@ -301,6 +335,7 @@ struct Consumer {
 
     // The first product of a tile, alone.
     auto first_scores = [&]() __attribute__((always_inline)) {
+      skip_keys();
       shared.k_full[k.index].wait(k.phase);
       warpgroup_fence_operand(s);
       warpgroup_arrive();
@@ -370,6 +405,7 @@ struct Consumer {
         kind = slot_arrived();
         scores_there = kind == kTile;
         if (scores_there) {
+          skip_keys();
           shared.k_full[k.index].wait(k.phase);
         }
       };

@@ -152,10 +152,14 @@ Status make_params(const Device& device, const KernelEntry& entry, const DenseSh
   params->key_offset = static_cast<std::int32_t>(shape.key_offset);
   params->softcap = shape.softcap;
   params->lse_has_sink = shape.lse_has_sink ? 1 : 0;
-  // A zero scale would make 0 · (−inf) = NaN of a masked key; the smallest float does the same to a finite
-  // logit (2^(s · 1.4e-45) = 1 for |s| < 2^127) and keeps −inf.
   constexpr float kLog2E = 1.44269504088896340736F;
-  params->scale_log2 = std::max(std::fabs(shape.scale) * kLog2E, std::numeric_limits<float>::denorm_min());
+  params->scale_log2 = std::fabs(shape.scale) * kLog2E;
+  if (key.logits == sm90::Logits::kScaled) {
+    // A zero here would make 0 · (−inf) = NaN of a masked key. The backend gives problems of scale 0 to
+    // kernels that scale before they mask; the smallest float does the same to finite logits (2^(s · 1.4e-45)
+    // = 1 for |s| < 2^127).
+    params->scale_log2 = std::max(params->scale_log2, std::numeric_limits<float>::denorm_min());
+  }
   params->negate_q = std::signbit(shape.scale) ? 1 : 0;
   params->num_tiles = static_cast<std::uint32_t>(order.num_tiles);
   params->num_m_tiles = static_cast<std::uint32_t>(order.num_m_tiles);

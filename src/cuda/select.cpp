@@ -38,8 +38,10 @@ bool is_full(const Problem& p) {
   return !p.causal && p.window_left < 0 && p.window_right < 0;
 }
 
+// A scale of 0 is multiplied before the mask too: 0 · Inf of a visible key is NaN, and of a masked one
+// nothing.
 sm90::Logits logits_of(const Problem& p) {
-  return p.softcap != 0.0F || p.alibi ? sm90::Logits::kChanged : sm90::Logits::kScaled;
+  return p.softcap != 0.0F || p.alibi || p.scale() == 0.0F ? sm90::Logits::kChanged : sm90::Logits::kScaled;
 }
 
 // Of the kernels that compute the problem, the one with the smallest tile of head_dim; then a full one for a

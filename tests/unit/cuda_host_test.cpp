@@ -86,6 +86,11 @@ TEST(CudaSelect, FullKernelsForFullProblemsOnly) {
   }
 }
 
+TEST(CudaSelect, AScaleOfZeroIsMultipliedBeforeTheMask) {
+  EXPECT_EQ(kernel_of("b1 hq1 hk1 sq9 sk9 d128 bf16 scale=0").key.logits, sm90::Logits::kChanged);
+  EXPECT_EQ(kernel_of("b1 hq1 hk1 sq9 sk9 d128 bf16 scale=1e-30").key.logits, sm90::Logits::kScaled);
+}
+
 TEST(CudaSelect, FewRowsTakeTheSmallTile) {
   const auto tile_m = [](const char* line) { return kernel_of(line).config.tile_m(); };
   EXPECT_EQ(tile_m("b1 hq1 hk1 sq2047 sk4096 d64 bf16 causal=br"), 128);

@@ -99,8 +99,9 @@ __device__ __forceinline__ float exact_row(const cuda::ForwardParams& params, in
     if (first + lane < end) {
       const float s = logit(first + lane);
       p = exp2f(s - top);
-      // A finite logit has a positive weight, however small: Inf in its value gives Inf, not 0 · Inf = NaN.
-      p = (p == 0.0f && s > -INFINITY) ? 1.4e-45f : p;
+      // A weight that fp32 flushes is still positive, and Inf in its value gives Inf, not 0 · Inf = NaN: down
+      // to where float64 flushes it too, 2^-1075, which is what the reference does (contract rule 7).
+      p = (p == 0.0f && s - top > -1075.0f) ? 1.4e-45f : p;
     }
     sum += p;
     const int count = end - first < 32 ? end - first : 32;

@@ -12,11 +12,12 @@
 namespace attn::sm90 {
 
 template <class Traits>
-__device__ __forceinline__ void init_barriers(typename Traits::SharedStorage& shared) {
+__device__ __forceinline__ void init_barriers(const cuda::ForwardParams& params,
+                                              typename Traits::SharedStorage& shared) {
   constexpr KernelConfig kConfig = Traits::kConfig;
   for (int i = 0; i < kConfig.q_slots; ++i) {
     shared.q_full[i].init(1);
-    shared.q_empty[i].init(Traits::kConsumerThreads + 1);
+    shared.q_empty[i].init(Traits::kConsumerThreads + (params.plain == 0 ? 1 : 32));  // and the store warp
   }
   for (int i = 0; i < Traits::kInfoSlots; ++i) {
     shared.o_full[i].init(Traits::kConsumerThreads);
@@ -45,7 +46,7 @@ __device__ __forceinline__ void forward(const cuda::ForwardParams& params) {
   const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0);
   const int warpgroup = warp / 4;
   if (threadIdx.x == 0) {
-    init_barriers<Traits>(shared);
+    init_barriers<Traits>(params, shared);
   }
   __syncthreads();
 

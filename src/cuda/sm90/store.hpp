@@ -54,13 +54,9 @@ struct Storer {
     }
   }
 
+  // Every lane that has read the slot arrives itself (kernel.hpp counts them).
   __device__ __forceinline__ void release_q(int slot) const {
-    if constexpr (kPlain) {
-      __syncwarp();
-    }
-    if (lane == 0) {
-      shared.q_empty[slot].arrive();
-    }
+    shared.q_empty[slot].arrive();
   }
 
   __device__ __forceinline__ void list_redo(const TileInfo& info, int slot) const {

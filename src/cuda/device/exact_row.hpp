@@ -49,7 +49,8 @@ struct RowLogits {
   __device__ __forceinline__ float operator()(int j) const {
     const float dot = dot_row(q, k + j * params.k_strides.seqlen, params.head_dim_qk, aligned);
     if constexpr (kLogits == sm90::Logits::kScaled) {
-      return (params.negate_q ? -dot : dot) * params.scale_log2;
+      // Not to be contracted with what the caller subtracts: both passes must round it alike.
+      return __fmul_rn(params.negate_q ? -dot : dot, params.scale_log2);
     }
     const float s = scaled_logit(params, params.negate_q ? -dot : dot);
     return fmaf(bias.slope_log2, static_cast<float>(j - bias.origin), s);

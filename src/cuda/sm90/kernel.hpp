@@ -15,23 +15,26 @@ template <class Traits>
 __device__ __forceinline__ void init_barriers(const cuda::ForwardParams& params,
                                               typename Traits::SharedStorage& shared) {
   constexpr KernelConfig kConfig = Traits::kConfig;
+  const int loaders = params.plain == 0 ? 1 : Traits::kPlainLoaders;
+  const int storers = params.plain == 0 ? 1 : 32;
   for (int i = 0; i < kConfig.q_slots; ++i) {
-    shared.q_full[i].init(1);
-    shared.q_empty[i].init(Traits::kConsumerThreads + (params.plain == 0 ? 1 : 32));  // and the store warp
+    shared.q_full[i].init(loaders);
+    shared.q_empty[i].init(Traits::kConsumerThreads + storers);
   }
   for (int i = 0; i < Traits::kInfoSlots; ++i) {
     shared.o_full[i].init(Traits::kConsumerThreads);
     shared.redo_flag[i] = 0;
   }
   for (int i = 0; i < kConfig.k_stages; ++i) {
-    shared.k_full[i].init(1);
+    shared.k_full[i].init(loaders);
     shared.k_empty[i].init(Traits::kConsumerWarps);
   }
   for (int i = 0; i < kConfig.v_stages; ++i) {
-    shared.v_full[i].init(1);
+    shared.v_full[i].init(loaders);
     shared.v_empty[i].init(Traits::kConsumerWarps);
   }
   shared.counter_open.init(1);
+  shared.cleaned.init(Traits::kConsumerThreads);
   shared.redo_count = 0;
   cutlass::arch::fence_barrier_init();
 }

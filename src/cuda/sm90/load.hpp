@@ -18,7 +18,7 @@ template <class Traits, bool kPlain>
 struct Loader {
   using T = typename Traits::T;
   static constexpr KernelConfig kConfig = Traits::kConfig;
-  static constexpr int kThreads = kPlain ? 96 : 1;
+  static constexpr int kThreads = kPlain ? Traits::kPlainLoaders : 1;  // each arrives at what has been loaded
   static constexpr int kBarrier = 7;  // named, of the loader's warps; the consumers have 0 to 6
   // K and V are read again by other tiles of the head; Q is read once.
   static constexpr auto kKeep = static_cast<std::uint64_t>(cute::TMA::CacheHintSm90::EVICT_LAST);
@@ -66,13 +66,12 @@ struct Loader {
       plain_load<kRows, kStored>(PlainRows<const T>{base, strides.seqlen, num_rows, num_columns}, row, to,
                                  thread, kThreads);
       cutlass::arch::fence_view_async_shared();
-      sync();
-      if (thread == 0) {
-        full.arrive();
-      }
+      full.arrive();
       return;
     }
-    if (thread == 0) {
+    if (thread != 0) {
+      full.arrive();
+    } else {
       full.arrive_and_expect_tx(kRows * kStored * static_cast<int>(sizeof(T)));
 #pragma unroll
       for (int c = 0; c < kStored / kBoxColumns; ++c) {
@@ -120,8 +119,8 @@ struct Loader {
     shared.q_empty[q.index].wait(q.phase ^ 1);
     if (thread == 0) {
       shared.info[Traits::info_slot(q)].kind = kind;
-      shared.q_full[q.index].arrive();
     }
+    shared.q_full[q.index].arrive();
     q.advance();
   }
   __device__ __forceinline__ int redo_count() const {

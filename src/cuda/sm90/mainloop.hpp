@@ -41,6 +41,7 @@ struct Consumer {
   int block_begin;  // kDirectO only
   int skipped;      // blocks at the tile's end of which this warpgroup sees nothing
   bool careful;
+  std::uint32_t cleaned_phase = 0;
   int accumulate;  // 0 for a tile's first P·V
 
   __device__ __forceinline__ void take_turn() const {
@@ -165,7 +166,9 @@ struct Consumer {
       }
     }
     cutlass::arch::fence_view_async_shared();
-    sync_consumers();
+    shared.cleaned.arrive();  // no named barrier: warpgroups come here from different places
+    shared.cleaned.wait(cleaned_phase);
+    cleaned_phase ^= 1;
   }
 
   // Changes of the logits (device/score.hpp) and what is masked (device/mask.hpp) of one block. Returns the

@@ -83,6 +83,7 @@ struct Traits {
     FullBarrier v_full[kConfig.v_stages];
     EmptyBarrier v_empty[kConfig.v_stages];
     EmptyBarrier counter_open;  // the store warp: tiles can be claimed
+    EmptyBarrier cleaned;       // consumers: a V stage of a careful tile has no NaN and Inf any more
     // Tiles to be done again (kCareful kernels): flagged by consumers, listed by the store warp, taken by the
     // producer. At most kRedoEarly + q_slots are ever waiting.
     std::int32_t redo_flag[kInfoSlots];
@@ -100,6 +101,7 @@ struct Traits {
   }
 
   static constexpr int kConsumerWarps = 4 * kConfig.warpgroups;
+  static constexpr int kPlainLoaders = 96;  // three warps, where some tensor is not for TMA
   static constexpr int kConsumerThreads = 128 * kConfig.warpgroups;
 };
 

@@ -120,7 +120,7 @@ Status plan(const Problem& problem, const PlanOptions& options, std::unique_ptr<
   }
   const KernelEntry& entry = *made->entry;
   made->shape = dense_shape(problem);
-  made->order = order_tiles(entry, made->shape, made->device->l2_bytes());
+  made->order = order_tiles(entry, made->shape, made->device->size());
   made->workspace_bytes = made->order.dynamic ? kCounterBytes : 0;
   made->kernel = public_name(entry);
   made->notes.push_back("device: " + std::to_string(options.device) + ", " + made->device->name());

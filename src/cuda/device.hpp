@@ -12,6 +12,12 @@
 
 namespace attn::cuda {
 
+// What the order of tiles depends on.
+struct GpuSize {
+  std::int64_t l2_bytes = 0;
+  std::int64_t num_sms = 1;
+};
+
 class Device {
  public:
   // Device `ordinal`, or why it cannot be used at all.
@@ -23,7 +29,7 @@ class Device {
   [[nodiscard]] int compute_major() const noexcept { return compute_major_; }
   [[nodiscard]] int compute_minor() const noexcept { return compute_minor_; }
   [[nodiscard]] int num_sms() const noexcept { return num_sms_; }
-  [[nodiscard]] std::int64_t l2_bytes() const noexcept { return l2_bytes_; }
+  [[nodiscard]] GpuSize size() const noexcept { return {l2_bytes_, num_sms_}; }
 
   // The kernel, loaded and allowed its shared memory on this device. Thread-safe.
   Status kernel(const KernelEntry& entry, CUfunction* function);

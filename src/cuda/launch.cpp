@@ -79,9 +79,25 @@ std::uint64_t next_launch_id() {
   return x == 0 || ~x == 0 ? next_launch_id() : x;
 }
 
+// As many heads as have their K and V in L2 together, but enough that a section's tiles, claimed longest
+// first, end evenly: the last section's longest tile must not outlast what the other SMs still have. With T
+// tiles a head whose lengths grow evenly, H heads keep num_sms busy for H·T²/2 / num_sms blocks, and the
+// longest tile has T: H·T >= 2·num_sms. The remainder is spread over the sections for the same reason.
+std::int64_t heads_per_section(const DenseShape& shape, std::int64_t num_m_tiles, const GpuSize& gpu) {
+  const std::int64_t heads = shape.batch * shape.heads_q;
+  const std::int64_t group = shape.heads_q / shape.heads_kv;  // these share their K and V
+  const std::int64_t bytes =
+      std::max<std::int64_t>(1, shape.seqlen_kv * (shape.head_dim_qk + shape.head_dim_v) * kElementBytes);
+  const std::int64_t kv_heads = std::max<std::int64_t>(1, gpu.l2_bytes / kSectionShareOfL2 / bytes);
+  const std::int64_t in_l2 = kv_heads > heads ? heads : kv_heads * group;
+  const std::int64_t even = (2 * gpu.num_sms + num_m_tiles - 1) / std::max<std::int64_t>(1, num_m_tiles);
+  const std::int64_t sections = std::max<std::int64_t>(1, heads / std::max(in_l2, even));
+  return std::max<std::int64_t>(1, (heads + sections - 1) / sections);
+}
+
 }  // namespace
 
-TileOrder order_tiles(const KernelEntry& entry, const DenseShape& shape, std::int64_t l2_bytes) {
+TileOrder order_tiles(const KernelEntry& entry, const DenseShape& shape, const GpuSize& gpu) {
   TileOrder order;
   const std::int64_t tile_m = entry.config.tile_m();
   order.num_m_tiles = (shape.seqlen_q + tile_m - 1) / tile_m;
@@ -90,12 +106,7 @@ TileOrder order_tiles(const KernelEntry& entry, const DenseShape& shape, std::in
   // Whether some bound cuts some row: tiles then differ in length.
   const bool bounded = shape.band_upper < shape.seqlen_kv || shape.band_lower > -shape.seqlen_q;
   if (entry.key.mask == sm90::Mask::kBand && bounded) {
-    // A group of query heads shares its K and V.
-    const std::int64_t group = shape.heads_q / shape.heads_kv;
-    const std::int64_t bytes =
-        std::max<std::int64_t>(1, shape.seqlen_kv * (shape.head_dim_qk + shape.head_dim_v) * kElementBytes);
-    const std::int64_t kv_heads = std::max<std::int64_t>(1, l2_bytes / kSectionShareOfL2 / bytes);
-    order.heads_per_section = std::min(heads, kv_heads > heads ? heads : kv_heads * group);
+    order.heads_per_section = heads_per_section(shape, order.num_m_tiles, gpu);
     order.longest_first = true;
     order.dynamic = true;
   }

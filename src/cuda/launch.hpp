@@ -58,7 +58,7 @@ struct DenseTensors {
   }
 };
 
-// How tiles are ordered: a pure function of the problem, the kernel and the L2's size.
+// How tiles are ordered: a pure function of the problem, the kernel and the GPU's size.
 struct TileOrder {
   std::int64_t num_m_tiles = 0;
   std::int64_t num_tiles = 0;
@@ -66,7 +66,7 @@ struct TileOrder {
   bool longest_first = false;  // in a section; else head by head
   bool dynamic = false;        // tiles are claimed from a counter in the workspace
 };
-[[nodiscard]] TileOrder order_tiles(const KernelEntry& entry, const DenseShape& shape, std::int64_t l2_bytes);
+[[nodiscard]] TileOrder order_tiles(const KernelEntry& entry, const DenseShape& shape, const GpuSize& gpu);
 
 // Everything but the tile counter. No device work.
 Status make_params(const Device& device, const KernelEntry& entry, const DenseShape& shape,

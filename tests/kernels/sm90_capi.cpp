@@ -96,7 +96,7 @@ ATTN_EXPORT const char* sm90_forward(const char* name, const Sm90Problem* p, con
     tensors.o = {o, rows(p->seqlen_q, p->heads_q, p->head_dim_v)};
     tensors.lse = lse;
     tensors.lse_strides = {p->heads_q * p->seqlen_q, 1, p->seqlen_q};
-    cuda::TileOrder order = cuda::order_tiles(*entry, shape, device->l2_bytes());
+    cuda::TileOrder order = cuda::order_tiles(*entry, shape, device->size());
     if (p->order_mode == 1) order.dynamic = false;
     if (p->order_mode == 2) order.dynamic = true;
     cuda::ForwardParams params;

@@ -225,7 +225,7 @@ Prepared prepare(Bench& b, const cuda::KernelEntry& entry, const Case& c) {
 }
 
 void run(Bench& b, const cuda::KernelEntry& entry, const Prepared& p, int force_static) {
-  cuda::TileOrder order = cuda::order_tiles(entry, p.shape, b.gpu.device->l2_bytes());
+  cuda::TileOrder order = cuda::order_tiles(entry, p.shape, b.gpu.device->size());
   if (force_static) order.dynamic = false;
   cuda::ForwardParams params;
   must(cuda::make_params(*b.gpu.device, entry, p.shape, p.tensors, order, &params), "make_params");

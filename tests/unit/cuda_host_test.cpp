@@ -159,24 +159,28 @@ TEST(CudaSelect, CandidatesByName) {
 }
 
 TEST(CudaOrder, TilesAndSections) {
-  const auto order_of = [](const char* line, std::int64_t l2_bytes) {
-    return cuda::order_tiles(kernel_of(line), cuda::dense_shape(problem_of(line)), l2_bytes);
+  const auto order_of = [](const char* line, std::int64_t l2_bytes = 50 << 20) {
+    return cuda::order_tiles(kernel_of(line), cuda::dense_shape(problem_of(line)), {l2_bytes, 132});
   };
-  const cuda::TileOrder order = order_of("b2 hq6 hk3 sq300 sk1000 d128 bf16", 50 << 20);
+  const cuda::TileOrder order = order_of("b2 hq6 hk3 sq300 sk1000 d128 bf16");
   EXPECT_EQ(order.num_m_tiles, 3);
   EXPECT_EQ(order.num_tiles, 3 * 12);
   EXPECT_EQ(order.heads_per_section, 1);
   EXPECT_FALSE(order.dynamic);
-  // Half of 50 MB holds 25 heads' K and V of 1 MB; each serves two query heads.
-  const char* const causal = "b8 hq64 hk32 sq2048 sk2048 d128 bf16 causal=br";
-  EXPECT_EQ(order_of(causal, 50 << 20).heads_per_section, 50);
-  EXPECT_TRUE(order_of(causal, 50 << 20).dynamic);
+  // Half of 50 MB holds 25 heads' K and V of 1 MB, each for two query heads: 10 sections of 50 of the 512
+  // heads would leave 12 over, so they are of 52.
+  EXPECT_EQ(order_of("b8 hq64 hk32 sq2048 sk2048 d128 bf16 causal=br").heads_per_section, 52);
+  // 25 of 32 heads fit, but the 7 left over have 112 tiles, fewer than SMs: one section.
+  EXPECT_EQ(order_of("b1 hq32 hk32 sq2048 sk2048 d128 bf16 causal=br").heads_per_section, 32);
+  // 3 of 16 heads fit (8 MB each); 264 tiles are 5 heads of 64: three sections of 6, 6 and 4.
+  EXPECT_EQ(order_of("b2 hq8 hk8 sq8192 sk8192 d256 bf16 causal=br").heads_per_section, 6);
   // A window only at the left makes tiles of different lengths too; a band kernel without bounds does not.
-  EXPECT_TRUE(order_of("b2 hq6 hk3 sq300 sk1000 d128 bf16 window=9,-1 align=br", 50 << 20).dynamic);
-  EXPECT_FALSE(order_of("b2 hq6 hk3 sq300 sk1000 d96 bf16", 50 << 20).dynamic);
+  EXPECT_TRUE(order_of("b2 hq6 hk3 sq300 sk1000 d128 bf16 window=9,-1 align=br").dynamic);
+  EXPECT_FALSE(order_of("b2 hq6 hk3 sq300 sk1000 d96 bf16").dynamic);
   // Never more than there are, never none, also with no keys or a head larger than the cache.
-  EXPECT_EQ(order_of("b1 hq2 hk1 sq64 sk64 d64 bf16 causal=br", 50 << 20).heads_per_section, 2);
-  EXPECT_EQ(order_of(causal, 1).heads_per_section, 2);
+  EXPECT_EQ(order_of("b1 hq2 hk1 sq64 sk64 d64 bf16 causal=br").heads_per_section, 2);
+  EXPECT_EQ(order_of("b1 hq2 hk1 sq65536 sk65536 d64 bf16 causal=br", 1).heads_per_section, 2);
+  EXPECT_EQ(order_of("b1 hq4 hk4 sq65536 sk65536 d64 bf16 causal=br", 1).heads_per_section, 1);
 }
 
 TEST(CudaBackend, WithoutADriverTheCpuServes) {

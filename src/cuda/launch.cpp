@@ -79,20 +79,26 @@ std::uint64_t next_launch_id() {
   return x == 0 || ~x == 0 ? next_launch_id() : x;
 }
 
-// As many heads as have their K and V in L2 together, but enough that a section's tiles, claimed longest
-// first, end evenly: the last section's longest tile must not outlast what the other SMs still have. With T
-// tiles a head whose lengths grow evenly, H heads keep num_sms busy for H·T²/2 / num_sms blocks, and the
-// longest tile has T: H·T >= 2·num_sms. The remainder is spread over the sections for the same reason.
+// As many heads as have their K and V in half of L2 together, but enough, as far as three quarters of it
+// allow, that a section's tiles, claimed longest first, end evenly: the last section's longest tile must not
+// outlast what the other SMs still have. With T tiles a head whose lengths grow evenly, H heads keep num_sms
+// busy for H·T²/2 / num_sms blocks, and the longest tile has T: H·T >= 2·num_sms. The remainder is spread
+// over the sections for the same reason.
 std::int64_t heads_per_section(const DenseShape& shape, std::int64_t num_m_tiles, const GpuSize& gpu) {
   const std::int64_t heads = shape.batch * shape.heads_q;
   const std::int64_t group = shape.heads_q / shape.heads_kv;  // these share their K and V
   const std::int64_t bytes =
       std::max<std::int64_t>(1, shape.seqlen_kv * (shape.head_dim_qk + shape.head_dim_v) * kElementBytes);
-  const std::int64_t kv_heads = std::max<std::int64_t>(1, gpu.l2_bytes / kSectionShareOfL2 / bytes);
-  const std::int64_t in_l2 = kv_heads > heads ? heads : kv_heads * group;
+  const auto heads_in = [&](std::int64_t share) {
+    const std::int64_t kv_heads = std::max<std::int64_t>(1, share / bytes);
+    return kv_heads > heads ? heads : kv_heads * group;
+  };
+  const std::int64_t most = heads_in(gpu.l2_bytes / 4 * 3);
   const std::int64_t even = (2 * gpu.num_sms + num_m_tiles - 1) / std::max<std::int64_t>(1, num_m_tiles);
-  const std::int64_t sections = std::max<std::int64_t>(1, heads / std::max(in_l2, even));
-  return std::max<std::int64_t>(1, (heads + sections - 1) / sections);
+  const std::int64_t wanted = std::max(heads_in(gpu.l2_bytes / kSectionShareOfL2), std::min(even, most));
+  const auto heads_of = [&](std::int64_t sections) { return (heads + sections - 1) / sections; };
+  const std::int64_t sections = std::max<std::int64_t>(1, heads / wanted);
+  return std::max<std::int64_t>(1, heads_of(sections) <= most ? heads_of(sections) : heads_of(sections + 1));
 }
 
 }  // namespace

@@ -172,8 +172,11 @@ TEST(CudaOrder, TilesAndSections) {
   EXPECT_EQ(order_of("b8 hq64 hk32 sq2048 sk2048 d128 bf16 causal=br").heads_per_section, 52);
   // 25 of 32 heads fit, but the 7 left over have 112 tiles, fewer than SMs: one section.
   EXPECT_EQ(order_of("b1 hq32 hk32 sq2048 sk2048 d128 bf16 causal=br").heads_per_section, 32);
-  // 3 of 16 heads fit (8 MB each); 264 tiles are 5 heads of 64: three sections of 6, 6 and 4.
-  EXPECT_EQ(order_of("b2 hq8 hk8 sq8192 sk8192 d256 bf16 causal=br").heads_per_section, 6);
+  // 3 of 16 heads fit (8 MB each); 264 tiles would be 5 heads of 64, and three quarters of 50 MB hold 4.
+  EXPECT_EQ(order_of("b2 hq8 hk8 sq8192 sk8192 d256 bf16 causal=br").heads_per_section, 4);
+  // 6 of 32 heads fit (4 MB each), 9 would be even: three sections would be of 11, so four of 8.
+  EXPECT_EQ(order_of("b4 hq8 hk8 sq4096 sk4096 d256 bf16 causal=br").heads_per_section, 8);
+  EXPECT_EQ(order_of("b1 hq8 hk8 sq16384 sk16384 d256 bf16 causal=br").heads_per_section, 2);
   // A window only at the left makes tiles of different lengths too; a band kernel without bounds does not.
   EXPECT_TRUE(order_of("b2 hq6 hk3 sq300 sk1000 d128 bf16 window=9,-1 align=br").dynamic);
   EXPECT_FALSE(order_of("b2 hq6 hk3 sq300 sk1000 d96 bf16").dynamic);

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The performance tables of the documents, from committed results: bench/tables.py cpu | h200 | forward | hard.
+"""The performance tables of the documents, from committed results: bench/tables.py cpu | forward | hard.
 
 Standard library only. tests/docs checks that each block `<!-- begin: bench/tables.py NAME -->` holds what this
 prints; ./dev docs --update rewrites them.
@@ -32,21 +32,6 @@ def cpu():
           f"`{context['commit'][:7]}`, {context['compiler']}; peak {result['ceilings']['fma_peak_gflops']:.0f} GFLOP/s, "
           f"memory read at {result['ceilings']['stream_gbs']:.1f} GB/s in that run (a shared virtual machine). "
           f"Again: `{result['command']}`.")
-
-
-def h200():
-    """libattn's kernels beside FlashAttention-2 of the same run, S = 4096."""
-    result = load("h200/full_4096_plain.json")
-    context = result["context"]
-    rates = {(row["problem"], row["impl"]): row["tflops"] for row in result["rows"]}
-    print("| problem | libattn, TFLOP/s | FlashAttention-2 | ratio |\n|---|---|---|---|")
-    for (problem, implementation), rate in rates.items():
-        if implementation.startswith("libattn:sm90_fwd_"):
-            peer = rates[problem, "torch-fa2"]
-            print(f"| `{problem}` | {rate:.0f} | {peer:.0f} | {rate / peer:.2f} |")
-    print(f"\n{context['gpu']}, {context['power_limit_w']:.0f} W, driver {context['driver']}, PyTorch "
-          f"{context['versions']['torch']}, {context['date']}, commit `{context['commit']}`; {context['protocol']}. "
-          f"Again, on a machine with an H200: `{result['command']}`.")
 
 
 def parts_of(name):
@@ -128,4 +113,4 @@ def hard():
 
 
 if __name__ == "__main__":
-    {"cpu": cpu, "h200": h200, "forward": forward, "hard": hard}[sys.argv[1]]()
+    {"cpu": cpu, "forward": forward, "hard": hard}[sys.argv[1]]()

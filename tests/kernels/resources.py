@@ -24,6 +24,7 @@ BUSY = 2.0              # a CPU that others use as well counts up to twice the t
 REQUIRED = {"HGMMA": "wgmma", "UTMALDG": "TMA loads", "UTMASTG": "TMA stores", "STSM": "stmatrix",
             "USETMAXREG": "setmaxnreg", "MUFU.EX2": "ex2"}
 # … and what must not be: matrix products of older kinds.
+THROUGH_THE_SLOT = ("UTMASTG", "STSM")
 FORBIDDEN = {"HMMA": "mma.sync products"}
 
 
@@ -107,7 +108,9 @@ def main():
             row["instructions"] = sum(counts.values())
             row["sass"] = {op: total(op) for op in (*REQUIRED, *FORBIDDEN, "FMNMX", "LDL", "STL")}
             for op, what in REQUIRED.items():
-                expect(row["sass"][op] > 0, f"no {op} in the code: {what} are missing")
+                # With one Q slot O leaves from registers (docs/kernels/sm90_forward.md).
+                if kernel["q_slots"] > 1 or op not in THROUGH_THE_SLOT:
+                    expect(row["sass"][op] > 0, f"no {op} in the code: {what} are missing")
             for op, what in FORBIDDEN.items():
                 expect(row["sass"][op] == 0, f"{row['sass'][op]} {op} in the code: {what}")
         rows.append(row)

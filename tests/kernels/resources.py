@@ -17,7 +17,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-MAX_SPILL_BYTES = 24    # measured: 0 with two consumer warpgroups, 4 to 18 with three, at a tile's ends
+MAX_SPILL_BYTES = 24    # measured: 0 with two consumer warpgroups, 4 with three, at a tile's ends
 MAX_CPU_SECONDS = 20.0
 BUSY = 2.0              # a CPU that others use as well counts up to twice the time (shared caches and threads)
 # SASS that must be there: wgmma, TMA loads and stores, matrix stores to shared memory, the register hand-over.

@@ -142,7 +142,7 @@ Action add_verify(Options& options) {
   options.flag("--all-kernels", &o->all_kernels, "On every kernel of the backend that computes the problem");
   options.choice(
       "--against", &o->against, {"reference", "cpu"},
-      "Compare with the float64 reference (default) or with the CPU backend in fp32, which is quicker");
+      "Judge by the float64 reference (default) or, quicker, by the CPU backend in fp32");
   options.flag("--json", &o->json, "Print a results document");
   options.text("--output", &o->output, "FILE",
                "Write the results document there; the table is still printed");

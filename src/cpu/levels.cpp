@@ -1,8 +1,12 @@
 // See levels.hpp.
 #include "cpu/levels.hpp"
 
+#include <pthread.h>
+
 #include <array>
+#include <atomic>
 #include <cctype>
+#include <mutex>
 
 #include "core/env.hpp"
 #include "core/refusal.hpp"
@@ -46,7 +50,7 @@ constexpr Level kLevels[] = {
 };
 constexpr std::size_t kNumLevels = std::size(kLevels);
 
-bool runnable(const Level& level) {
+bool detect(const Level& level) {
   return (hwy::SupportedTargets() & level.target) != 0 && (!level.amx || amx_usable());
 }
 
@@ -55,14 +59,25 @@ struct Tables {
   KernelTable of_bf16;  // where for_bf16 points
 };
 
+std::array<Tables, kNumLevels> g_tables;
+std::atomic<bool> g_filled = false;
+// A child of fork has a copy of this mutex and not of the thread that may hold it, so forking waits for it; a
+// static's own guard could not be waited for.
+std::mutex g_fill_mutex;
+[[maybe_unused]] const int g_registered =
+    pthread_atfork([] { g_fill_mutex.lock(); }, [] { g_fill_mutex.unlock(); }, [] { g_fill_mutex.unlock(); });
+
 const std::array<Tables, kNumLevels>& tables() {
-  static std::array<Tables, kNumLevels> filled;
-  static const bool done = [] {
+  if (g_filled.load(std::memory_order_acquire)) {
+    return g_tables;
+  }
+  const std::lock_guard lock(g_fill_mutex);
+  if (!g_filled.load(std::memory_order_relaxed)) {
     for (std::size_t i = 0; i < kNumLevels; ++i) {
-      if (!runnable(kLevels[i])) {
+      if (!detect(kLevels[i])) {
         continue;  // even filling its table is compiled for the level
       }
-      KernelTable& table = filled[i].of_level;
+      KernelTable& table = g_tables[i].of_level;
       table.level = kLevels[i].name;
       fill_convert_kernels(kLevels[i].target, &table);
       fill_pack_kernels(kLevels[i].target, &table);
@@ -70,15 +85,19 @@ const std::array<Tables, kNumLevels>& tables() {
       fill_softmax_kernels(kLevels[i].target, &table);
       fill_direct_kernels(kLevels[i].target, &table);
       if (kLevels[i].amx) {
-        filled[i].of_bf16 = table;
-        fill_amx_kernels(&filled[i].of_bf16);
-        table.for_bf16 = &filled[i].of_bf16;
+        g_tables[i].of_bf16 = table;
+        fill_amx_kernels(&g_tables[i].of_bf16);
+        table.for_bf16 = &g_tables[i].of_bf16;
       }
     }
-    return true;
-  }();
-  (void)done;
-  return filled;
+    g_filled.store(true, std::memory_order_release);
+  }
+  return g_tables;
+}
+
+bool runnable(const Level& level) {
+  (void)tables();  // what is detected once is detected there
+  return detect(level);
 }
 
 std::string names(bool only_runnable) {

@@ -1,7 +1,5 @@
 // attn::forward: dense attention in one call, with a small cache of plans. Tested in
 // tests/unit/forward_test.cpp.
-#include <pthread.h>
-
 #include <attn/attn.hpp>
 #include <cstdlib>
 #include <list>
@@ -10,6 +8,7 @@
 #include <string>
 
 #include "core/env.hpp"
+#include "core/fork.hpp"
 #include "core/limits.hpp"
 #include "core/plan_impl.hpp"
 #include "core/refusal.hpp"
@@ -36,11 +35,8 @@ struct CacheKey {
 // hash of the problem, and bounds what an endless variety of shapes can hold.
 constexpr std::size_t kCachedPlans = 32;
 
-// Guards the cache and its making. A child of fork has a copy of this mutex and not of the thread that may
-// have held it: who forks takes it first.
-std::mutex g_cache_mutex;
-[[maybe_unused]] const int g_registered = pthread_atfork(
-    [] { g_cache_mutex.lock(); }, [] { g_cache_mutex.unlock(); }, [] { g_cache_mutex.unlock(); });
+std::mutex g_cache_mutex;  // guards the cache and its making
+[[maybe_unused]] const int g_registered = core::held_over_fork<g_cache_mutex>();
 
 class PlanCache {
  public:

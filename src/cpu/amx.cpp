@@ -215,6 +215,21 @@ HWY_INLINE void ZeroSums(bool two) {
   }
 }
 
+// One step: the sums += A (rows kRowBytes apart) · B (pairs).
+template <std::size_t kRowBytes>
+HWY_INLINE void AddStep(const char* a, const char* b, bool two) {
+  _tile_loadd(4, a, kRowBytes);
+  _tile_loadd(6, b, kPairBytes);
+  _tile_loadd(7, b + 64, kPairBytes);
+  _tile_dpbf16ps(0, 4, 6);
+  _tile_dpbf16ps(1, 4, 7);
+  if (two) {
+    _tile_loadd(5, a + kTileRows * kRowBytes, kRowBytes);
+    _tile_dpbf16ps(2, 5, 6);
+    _tile_dpbf16ps(3, 5, 7);
+  }
+}
+
 void Scale(float* s, int rows, int begin, int end, float factor) {
   const __m512 by = _mm512_set1_ps(factor);
   for (int r = 0; r < rows; ++r) {
@@ -237,16 +252,7 @@ void Scores(const void* q, int rows, int dim, const void* panels, int panel_begi
     const char* a = static_cast<const char*>(q);
     ZeroSums(two);
     for (int step = 0; step < steps; ++step) {
-      _tile_loadd(4, a, kStepBytes);
-      _tile_loadd(6, k, kPairBytes);
-      _tile_loadd(7, k + 64, kPairBytes);
-      _tile_dpbf16ps(0, 4, 6);
-      _tile_dpbf16ps(1, 4, 7);
-      if (two) {
-        _tile_loadd(5, a + kTileRows * kStepBytes, kStepBytes);
-        _tile_dpbf16ps(2, 5, 6);
-        _tile_dpbf16ps(3, 5, 7);
-      }
+      AddStep<kStepBytes>(a, k, two);
       a += q_step;
       k += k_step;
     }
@@ -388,16 +394,7 @@ void Accumulate(const Accumulation& acc, const void* panels, int panel_stride, i
     const char* p = reinterpret_cast<const char*>(acc.p) + static_cast<std::size_t>(step_begin) * kStepBytes;
     ZeroSums(two);
     for (int step = step_begin; step < step_end; ++step) {
-      _tile_loadd(4, p, kScoreBytes);
-      _tile_loadd(6, v, kPairBytes);
-      _tile_loadd(7, v + 64, kPairBytes);
-      _tile_dpbf16ps(0, 4, 6);
-      _tile_dpbf16ps(1, 4, 7);
-      if (two) {
-        _tile_loadd(5, p + kTileRows * kScoreBytes, kScoreBytes);
-        _tile_dpbf16ps(2, 5, 6);
-        _tile_dpbf16ps(3, 5, 7);
-      }
+      AddStep<kScoreBytes>(p, v, two);
       p += kStepBytes;
       v += kAmxStep / 2 * kPairBytes;
     }

@@ -1,14 +1,13 @@
 // See levels.hpp.
 #include "cpu/levels.hpp"
 
-#include <pthread.h>
-
 #include <array>
 #include <atomic>
 #include <cctype>
 #include <mutex>
 
 #include "core/env.hpp"
+#include "core/fork.hpp"
 #include "core/refusal.hpp"
 #include "cpu/amx.hpp"
 #include "cpu/cpu_backend.hpp"
@@ -61,11 +60,8 @@ struct Tables {
 
 std::array<Tables, kNumLevels> g_tables;
 std::atomic<bool> g_filled = false;
-// A child of fork has a copy of this mutex and not of the thread that may hold it, so forking waits for it; a
-// static's own guard could not be waited for.
-std::mutex g_fill_mutex;
-[[maybe_unused]] const int g_registered =
-    pthread_atfork([] { g_fill_mutex.lock(); }, [] { g_fill_mutex.unlock(); }, [] { g_fill_mutex.unlock(); });
+std::mutex g_fill_mutex;  // not a static's own guard, which forking could not wait for
+[[maybe_unused]] const int g_registered = core::held_over_fork<g_fill_mutex>();
 
 const std::array<Tables, kNumLevels>& tables() {
   if (g_filled.load(std::memory_order_acquire)) {

@@ -127,8 +127,7 @@ Status plan(const Problem& problem, const PlanOptions& options, std::unique_ptr<
   made->notes.push_back(tile_note(entry));
   made->notes.push_back(
       "loads: TMA; a tensor whose address or strides are no multiples of 16 bytes (or negative) is copied "
-      "element "
-      "by element, which is slower");
+      "element by element, which is slower");
   made->notes.push_back("tiles: " + std::to_string(made->order.num_tiles) + " on " +
                         std::to_string(made->device->num_sms()) + " SMs, " +
                         (made->order.dynamic ? "claimed longest first in sections of " +

@@ -568,6 +568,21 @@ std::vector<Case> cases_for(const cuda::KernelEntry& entry, bool quick, std::mt1
   return cases;
 }
 
+// The case without and with NaN in key and value `key`, on the same data: the first run's results are in
+// o_again and lse_again.
+Prepared run_clean_then_poisoned(Bench& b, const cuda::KernelEntry& entry, Case& c, int key) {
+  const unsigned long long seed = b.seed;
+  const Prepared clean = prepare(b, entry, c);
+  run(b, entry, clean, 0);
+  b.gpu.copy(b.o_again, b.o, clean.o_halfwords * 2);
+  b.gpu.copy(b.lse_again, b.lse, clean.lse_count * 4);
+  b.seed = seed;
+  c.poison_key = key;
+  Prepared bad = prepare(b, entry, c);
+  run(b, entry, bad, 0);
+  return bad;
+}
+
 // K[j] = V[j] = NaN leaves the rows that do not see key j bit-equal.
 void check_masked_poison(Bench& b, const cuda::KernelEntry& entry, Tally& tally) {
   for (const int n : {64, 100, 128, 200, 256, 500, 3000, -200, -256, -500, -3000}) {
@@ -581,15 +596,7 @@ void check_masked_poison(Bench& b, const cuda::KernelEntry& entry, Tally& tally)
     c.batch = 1;
     c.hq = c.hk = 1;
     c.causal = true;
-    const unsigned long long seed = b.seed;
-    Prepared clean = prepare(b, entry, c);
-    run(b, entry, clean, 0);
-    b.gpu.copy(b.o_again, b.o, clean.o_halfwords * 2);
-    b.gpu.copy(b.lse_again, b.lse, clean.lse_count * 4);
-    b.seed = seed;
-    c.poison_key = c.sk - 1;
-    Prepared bad = prepare(b, entry, c);
-    run(b, entry, bad, 0);
+    const Prepared bad = run_clean_then_poisoned(b, entry, c, c.sk - 1);
     // All rows but the last do not see the last key; the guard before them is the same too.
     const std::size_t until = static_cast<std::size_t>(static_cast<char*>(bad.o.data) - b.o) +
                               static_cast<std::size_t>(bad.o.seqlen) * (c.sk - 1) * 2;
@@ -608,15 +615,7 @@ void check_window_poison(Bench& b, const cuda::KernelEntry& entry, Tally& tally)
       c.sq = c.sk = n;
       c.left = left;
       c.right = right;
-      const unsigned long long seed = b.seed;
-      Prepared clean = prepare(b, entry, c);
-      run(b, entry, clean, 0);
-      b.gpu.copy(b.o_again, b.o, clean.o_halfwords * 2);
-      b.gpu.copy(b.lse_again, b.lse, clean.lse_count * 4);
-      b.seed = seed;
-      c.poison_key = key;
-      Prepared bad = prepare(b, entry, c);
-      run(b, entry, bad, 0);
+      const Prepared bad = run_clean_then_poisoned(b, entry, c, key);
       // Rows i with key <= i + right and key >= i - left see it.
       const int first = std::max(0, key - right);
       const int last = std::min(n - 1, key + left);

@@ -45,56 +45,37 @@ struct WgmmaRegisters;
 
 // One N: the accumulator's operand list, its C expressions, and the numbers of the operands that follow. A
 // descriptor comes as two words: the upper one is a constant, and the compiler then knows it.
-#define ATTN_WGMMA(N, D, C, O0, O1, O2, O3, O4, O5, O6)                                                     \
-  template <bool kBFloat16>                                                                                 \
-  struct WgmmaShared<kBFloat16, N> {                                                                        \
+#define ATTN_WGMMA_OF_TYPE(TYPE, BF16, N, D, C, O0, O1, O2, O3, O4, O5, O6)                                 \
+  template <>                                                                                               \
+  struct WgmmaShared<BF16, N> {                                                                             \
     __device__ __forceinline__ static void multiply(Descriptor a, Descriptor b, float* c, int scale_d) {    \
-      if constexpr (kBFloat16) {                                                                            \
-        asm volatile("{.reg .pred p; .reg .b64 a, b; setp.ne.b32 p, " O4                                    \
-                     ", 0;\n"                                                                               \
-                     "mov.b64 a, {" O0 ", " O1 "}; mov.b64 b, {" O2 ", " O3                                 \
-                     "};\n"                                                                                 \
-                     "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" D                         \
-                     "}, a, b, p, 1, 1, 0, 0;}\n"                                                           \
-                     : C()                                                                                  \
-                     : "r"(a.low), "r"(a.high), "r"(b.low), "r"(b.high), "r"(scale_d));                     \
-      } else {                                                                                              \
-        asm volatile("{.reg .pred p; .reg .b64 a, b; setp.ne.b32 p, " O4                                    \
-                     ", 0;\n"                                                                               \
-                     "mov.b64 a, {" O0 ", " O1 "}; mov.b64 b, {" O2 ", " O3                                 \
-                     "};\n"                                                                                 \
-                     "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.f16.f16 {" D                           \
-                     "}, a, b, p, 1, 1, 0, 0;}\n"                                                           \
-                     : C()                                                                                  \
-                     : "r"(a.low), "r"(a.high), "r"(b.low), "r"(b.high), "r"(scale_d));                     \
-      }                                                                                                     \
+      asm volatile("{.reg .pred p; .reg .b64 a, b; setp.ne.b32 p, " O4                                      \
+                   ", 0;\n"                                                                                 \
+                   "mov.b64 a, {" O0 ", " O1 "}; mov.b64 b, {" O2 ", " O3                                   \
+                   "};\n"                                                                                   \
+                   "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" D                   \
+                   "}, a, b, p, 1, 1, 0, 0;}\n"                                                             \
+                   : C()                                                                                    \
+                   : "r"(a.low), "r"(a.high), "r"(b.low), "r"(b.high), "r"(scale_d));                       \
     }                                                                                                       \
   };                                                                                                        \
-  template <bool kBFloat16>                                                                                 \
-  struct WgmmaRegisters<kBFloat16, N> {                                                                     \
+  template <>                                                                                               \
+  struct WgmmaRegisters<BF16, N> {                                                                          \
     __device__ __forceinline__ static void multiply(const std::uint32_t (&a)[4], Descriptor b, float* c,    \
                                                     int scale_d) {                                          \
-      if constexpr (kBFloat16) {                                                                            \
-        asm volatile("{.reg .pred p; .reg .b64 b; setp.ne.b32 p, " O6                                       \
-                     ", 0;\n"                                                                               \
-                     "mov.b64 b, {" O4 ", " O5                                                              \
-                     "};\n"                                                                                 \
-                     "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" D "}, {" O0 ", " O1       \
-                     ", " O2 ", " O3 "}, b, p, 1, 1, 1;}\n"                                                 \
-                     : C()                                                                                  \
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b.low), "r"(b.high), "r"(scale_d));  \
-      } else {                                                                                              \
-        asm volatile("{.reg .pred p; .reg .b64 b; setp.ne.b32 p, " O6                                       \
-                     ", 0;\n"                                                                               \
-                     "mov.b64 b, {" O4 ", " O5                                                              \
-                     "};\n"                                                                                 \
-                     "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.f16.f16 {" D "}, {" O0 ", " O1 ", " O2 \
-                     ", " O3 "}, b, p, 1, 1, 1;}\n"                                                         \
-                     : C()                                                                                  \
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b.low), "r"(b.high), "r"(scale_d));  \
-      }                                                                                                     \
+      asm volatile("{.reg .pred p; .reg .b64 b; setp.ne.b32 p, " O6                                         \
+                   ", 0;\n"                                                                                 \
+                   "mov.b64 b, {" O4 ", " O5                                                                \
+                   "};\n"                                                                                   \
+                   "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" D "}, {" O0 ", " O1 \
+                   ", " O2 ", " O3 "}, b, p, 1, 1, 1;}\n"                                                   \
+                   : C()                                                                                    \
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b.low), "r"(b.high), "r"(scale_d));    \
     }                                                                                                       \
   };
+#define ATTN_WGMMA(...)                         \
+  ATTN_WGMMA_OF_TYPE("bf16", true, __VA_ARGS__) \
+  ATTN_WGMMA_OF_TYPE("f16", false, __VA_ARGS__)
 
 #define ATTN_ACC16() ATTN_C16(0)
 #define ATTN_ACC32() ATTN_C32(0)
@@ -117,6 +98,7 @@ ATTN_WGMMA(192, ATTN_D96, ATTN_ACC96, "%96", "%97", "%98", "%99", "%100", "%101"
 ATTN_WGMMA(256, ATTN_D128, ATTN_ACC128, "%128", "%129", "%130", "%131", "%132", "%133", "%134")
 
 #undef ATTN_WGMMA
+#undef ATTN_WGMMA_OF_TYPE
 #undef ATTN_ACC16
 #undef ATTN_D16
 #undef ATTN_ACC32

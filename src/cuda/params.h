@@ -41,7 +41,7 @@ struct ForwardParams {
   TensorMap q;  // dims (head_dim_qk, seqlen_q, heads_q, batch), box (64, tile_m, 1, 1), 128-byte swizzle
   TensorMap k;  // dims (head_dim_qk, seqlen_kv, heads_kv, batch), box (64, tile_n, 1, 1)
   TensorMap v;  // as k, with head_dim_v
-  TensorMap o;  // as q, with head_dim_v
+  TensorMap o;  // dims as q, with head_dim_v; box (64, sm90::o_box_rows, 1, 1)
 
   // The same tensors by address: read by plain loads (sm90/plain_copy.hpp) and by the exact path
   // (device/exact_row.hpp).

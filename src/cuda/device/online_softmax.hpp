@@ -36,6 +36,11 @@ struct Margins<false> {
   static constexpr float kRedo = 0.0f;
   static constexpr float kThreshold = 0x1p15f;
 };
+// Rows that are redone apart and grow on: how often their reference is taken anew, and by how much (log2 units)
+// it must have risen for that to go on. 2^64 of margin and 2^24 of threshold hold 4 blocks of growth by 2^22
+// each.
+inline constexpr int kRenewBlocks = 4;
+inline constexpr float kStillGrowing = 40.0f;
 // A row of unnormalised O whose absolute sum is below this after a redo may have lost bits to underflow.
 inline constexpr float kWideMarginFloor = 0x1p-104f;
 
@@ -52,12 +57,15 @@ __device__ __forceinline__ float quad_sum(float x) {
 // kRowsApart: a row's bits must not depend on its neighbours in the warp, since one may see a key that
 // another must not be influenced by (contract rule 6). Without it, rows are redone together, and so less
 // often.
-template <sm90::Softmax kForm, bool kBFloat16, bool kRowsApart>
+// kRenew: such rows are raised at fixed blocks too (`renew`).
+template <sm90::Softmax kForm, bool kBFloat16, bool kRowsApart, bool kRenew>
 struct OnlineSoftmax {
   float scale;          // c
   float reference[2];   // log2 units, the same in the four lanes of a row
   float row_sum[2];     // this thread's columns only
   bool wide_margin[2];  // speculative: a redo has raised the row's reference by Margins::kRedo
+  bool growing[2];      // kRenew: the last raise was a large one
+  int renew_at;         // kRenew: 0 if some row of the warp is growing, else kRenewBlocks
 
   using Margin = Margins<kBFloat16>;
 
@@ -69,6 +77,11 @@ struct OnlineSoftmax {
       m = fmaxf(m, fmaxf(scores(r, cute::make_coord(0, n)), scores(r, cute::make_coord(1, n))));
     }
     return m;
+  }
+
+  template <class Scores>
+  __device__ __forceinline__ float weight(Scores const& scores, int r, int c, int n) const {
+    return exp2_approx(fmaf(scores(r, cute::make_coord(c, n)), scale, -reference[r]));
   }
 
   // p: (pairs of row half r, group n) as packed words, index r + 2·n: the order of the accumulator. kPartial:
@@ -93,8 +106,8 @@ struct OnlineSoftmax {
       for (int n = first; n < first + kRegion && n < kGroups; ++n) {
         CUTE_UNROLL
         for (int r = 0; r < 2; ++r) {
-          const float p0 = exp2_approx(fmaf(scores(r, cute::make_coord(0, n)), scale, -reference[r]));
-          const float p1 = exp2_approx(fmaf(scores(r, cute::make_coord(1, n)), scale, -reference[r]));
+          const float p0 = weight(scores, r, 0, n);
+          const float p1 = weight(scores, r, 1, n);
           sums[r] += p0 + p1;
           p(r + 2 * n) = pack_pair<kBFloat16>(p0, p1);
         }
@@ -107,7 +120,8 @@ struct OnlineSoftmax {
   template <bool kShort, bool kPartial, class Scores, class Packed>
   __device__ __forceinline__ void first_block(Scores const& scores, Packed& p, int visible) {
     constexpr float kMargin = kForm == sm90::Softmax::kSpeculative ? Margin::kFirst : 0.0f;
-    wide_margin[0] = wide_margin[1] = false;
+    wide_margin[0] = wide_margin[1] = growing[0] = growing[1] = false;
+    renew_at = kRenewBlocks;
     if constexpr (kShort) {
       CUTE_UNROLL
       for (int r = 0; r < 2; ++r) {
@@ -177,32 +191,62 @@ struct OnlineSoftmax {
     }
   }
 
-  // Speculative: P of a later block under the reference that stands; redone, with O and the sums brought to a
-  // new reference, for rows that have outgrown it.
+  // Speculative, part 1: rows that are redone apart and grow on take their reference anew in every
+  // kRenewBlocks-th block, before they outgrow it: each by its own maximum, but all at the same block, or they
+  // would fall out of step and some row of the warp would be redone in nearly every one. Whether it was so; O is
+  // then to be multiplied by `rescale`.
+  template <class Scores>
+  [[nodiscard]] __device__ __forceinline__ bool renew(Scores const& scores, int block, float (&rescale)[2]) {
+    if (!kRenew || block % kRenewBlocks != renew_at) {
+      return false;
+    }
+    raise_rows(scores, growing, rescale);
+    return true;
+  }
+
+  // Speculative, part 2: P of a later block under the reference that stands; made again, with O and the sums
+  // brought to a new reference, for rows that have outgrown it.
   template <bool kPartial, class Scores, class Packed, class Output>
-  __device__ __forceinline__ void later_block(Scores const& scores, Packed& p, Output& o, int visible) {
+  __device__ __forceinline__ void later_block(Scores const& scores, Packed& p, Output& o, int visible,
+                                              bool renewed, float (&rescale)[2]) {
     float sums[2];
     exponentials<kPartial>(scores, p, sums, visible);
+    if (renewed) {
+      rescale_output(o, rescale);
+    }
     if (outgrown(sums)) {
-      float rescale[2];
       bool redo[2];
       rows_to_redo(sums, redo);
-      CUTE_UNROLL
-      for (int r = 0; r < 2; ++r) {
-        const float top = quad_max(thread_max(scores, r, -INFINITY)) * scale;
-        // Rows redone together all take the wide margin, so that the warp seldom comes here again.
-        redo[r] = redo[r] && (kRowsApart ? top : top + Margin::kRedo) > reference[r];
-        const float raised = redo[r] ? top + Margin::kRedo : reference[r];
-        rescale[r] = exp2_approx(reference[r] - raised);
-        row_sum[r] *= rescale[r];
-        reference[r] = raised;
-        wide_margin[r] |= redo[r];
-      }
+      raise_rows(scores, redo, rescale);
       rescale_output(o, rescale);
       exponentials<kPartial>(scores, p, sums, visible);
     }
     row_sum[0] += sums[0];
     row_sum[1] += sums[1];
+  }
+
+  // Brings `rows` to this block's maximum, with the wide margin, where that is above their reference; O is to be
+  // multiplied by `rescale`.
+  template <class Scores>
+  __device__ __forceinline__ void raise_rows(Scores const& scores, const bool (&rows)[2], float (&rescale)[2]) {
+    CUTE_UNROLL
+    for (int r = 0; r < 2; ++r) {
+      const float top = quad_max(thread_max(scores, r, -INFINITY)) * scale;
+      // Rows redone together all take the wide margin, so that the warp seldom comes here again.
+      const bool own = kRowsApart && !(kRenew && growing[r]);
+      const bool raise = rows[r] && (own ? top : top + Margin::kRedo) > reference[r];
+      const float raised = raise ? top + Margin::kRedo : reference[r];
+      if constexpr (kRenew) {
+        growing[r] = rows[r] ? raised > reference[r] + kStillGrowing : growing[r];
+      }
+      rescale[r] = exp2_approx(reference[r] - raised);
+      row_sum[r] *= rescale[r];
+      reference[r] = raised;
+      wide_margin[r] |= raise;
+    }
+    if constexpr (kRenew) {
+      renew_at = __any_sync(0xffffffffu, growing[0] || growing[1]) ? 0 : kRenewBlocks;
+    }
   }
 };
 

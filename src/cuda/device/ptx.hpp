@@ -38,28 +38,33 @@ __device__ __forceinline__ std::uint32_t pack_pair(float low, float high) {
   return packed;
 }
 
+// sum + 0 · x of packed pairs: NaN from then on if x is Inf or NaN, else sum.
+template <bool kBFloat16>
+__device__ __forceinline__ std::uint32_t add_zero_times(std::uint32_t sum, std::uint32_t x) {
+  if constexpr (kBFloat16) {
+    asm("fma.rn.bf16x2 %0, %1, %2, %0;" : "+r"(sum) : "r"(x), "r"(0u));
+  } else {
+    asm("fma.rn.f16x2 %0, %1, %2, %0;" : "+r"(sum) : "r"(x), "r"(0u));
+  }
+  return sum;
+}
+
+// The address of something in shared memory, as instructions that read and write only there take it.
+__device__ __forceinline__ std::uint32_t shared_address(const void* pointer) {
+  return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+// Four 8 x 8 matrices of 16-bit elements: word m of the lanes is matrix m, and lane l says where row l % 8 of
+// matrix l / 8 goes.
+__device__ __forceinline__ void store_matrices(std::uint32_t address, const std::uint32_t (&words)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
+               "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3])
+               : "memory");
+}
+
 // Keeps the compiler from moving memory accesses across a barrier wait whose asm does not say "memory".
 __device__ __forceinline__ void compiler_fence() {
   asm volatile("" ::: "memory");
-}
-
-// The 4 x 4 words of four neighbouring lanes, transposed: lane l's word i becomes lane i's word l. lane:
-// threadIdx.x % 4.
-__device__ __forceinline__ void transpose_in_quad(std::uint32_t (&words)[4], int lane) {
-  const bool odd = (lane & 1) != 0;
-#pragma unroll
-  for (int i = 0; i < 4; i += 2) {
-    const std::uint32_t other = __shfl_xor_sync(0xffffffffu, odd ? words[i] : words[i + 1], 1);
-    words[i] = odd ? other : words[i];
-    words[i + 1] = odd ? words[i + 1] : other;
-  }
-  const bool upper = (lane & 2) != 0;
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const std::uint32_t other = __shfl_xor_sync(0xffffffffu, upper ? words[i] : words[i + 2], 2);
-    words[i] = upper ? other : words[i];
-    words[i + 2] = upper ? words[i + 2] : other;
-  }
 }
 
 // Waits until this thread's bulk stores have been written, not only read (CuTe's tma_store_wait is the

@@ -57,12 +57,22 @@ inline constexpr int kBoxColumns = 64;  // a TMA box is 128 bytes wide, the span
   return (head_dim + kBoxColumns - 1) / kBoxColumns * kBoxColumns;
 }
 
-// Bytes of dynamic shared memory: Q slots (which also stage O), K and V stages, barriers.
+// Rows of a TMA box of O. With one Q slot each consumer warp sends its 16 rows through two boxes of its own;
+// with more, a tile's O goes through its Q slot.
+[[nodiscard]] constexpr int o_box_rows(const KernelConfig& config) {
+  return config.q_slots == 1 ? 16 : config.tile_m();
+}
+[[nodiscard]] constexpr int o_boxes_bytes(const KernelConfig& config) {
+  return config.q_slots == 1 ? 4 * config.warpgroups * 2 * o_box_rows(config) * kBoxColumns * 2 : 0;
+}
+
+// Bytes of dynamic shared memory: Q slots, K and V stages, boxes of O, barriers.
 [[nodiscard]] constexpr int shared_bytes(const KernelKey& key, const KernelConfig& config) {
   const int row_qk = stored_columns(key.head_dim_qk) * 2;
   const int row_v = stored_columns(key.head_dim_v) * 2;
   return row_qk * (config.q_slots * config.tile_m() + config.k_stages * config.tile_n) +
-         row_v * config.v_stages * config.tile_n + kBarrierBytes;
+         row_v * config.v_stages * config.tile_n +
+         o_boxes_bytes(config) + kBarrierBytes;
 }
 
 // Whether wgmma and the layouts have tiles of this head dim (device/wgmma.hpp).

@@ -5,7 +5,7 @@
 // magnitude. Tested by tests/kernels.
 #pragma once
 
-#include <cute/arch/copy_sm90.hpp>
+#include <cute/arch/copy_sm90_tma.hpp>
 
 #include "cuda/device/exact_row.hpp"
 #include "cuda/device/online_softmax.hpp"
@@ -17,6 +17,7 @@ template <class Traits>
 struct Epilogue {
   using T = typename Traits::T;
   static constexpr Mask kMask = Traits::kKey.mask;
+  static constexpr bool kChanged = Traits::kKey.logits == Logits::kChanged;
   static constexpr int kHeadDimV = Traits::kHeadDimV;
   static_assert(kHeadDimV % 32 == 0 || !Traits::kDirectO);
 
@@ -24,13 +25,6 @@ struct Epilogue {
   typename Traits::SharedStorage& shared;
   int warpgroup;
   int thread;
-
-  __device__ __forceinline__ void write_lse(const TileInfo& tile, int row, float lse) const {
-    if (params.lse != nullptr && row < params.seqlen_q) {
-      params.lse[tile.batch * params.lse_strides.batch + tile.head * params.lse_strides.heads +
-                 row * params.lse_strides.seqlen] = lse;
-    }
-  }
 
   // Whether a careful tile's row sees a key whose NaN or Inf was taken out of its value.
   __device__ __forceinline__ bool sees_bad_key(const TileInfo& tile, int begin, int end) const {
@@ -52,101 +46,208 @@ struct Epilogue {
     return sees;
   }
 
-  template <class O, class OnlineSoftmax>
-  __device__ __forceinline__ void finish(const Ring<Traits::kConfig.q_slots>& slot, O& o,
-                                         OnlineSoftmax& softmax, bool careful) const {
-    using namespace cute;
-    const int info_slot = Traits::info_slot(slot);
-    const TileInfo tile = shared.info[info_slot];  // the slot is this tile's until o_full
-    auto output = make_tensor(o.data(), device::rows_and_columns(o.layout()));
-    const int lane = thread % 32;
-    const int first_row = tile.m_tile * Traits::kTileM + warpgroup * 64 + thread / 32 * 16;  // of the warp
-    unsigned suspects[2];  // lanes whose row half r must be redone
-    float inverse[2];
+  // Of this thread's two rows, lane / 4 of the warp's 16 and 8 more.
+  struct Sums {
+    float sum[2];
+    float inverse[2];  // what O is multiplied with
     float lse[2];
+  };
+
+  // The warp's first row.
+  [[nodiscard]] __device__ __forceinline__ int first_row(const TileInfo& tile) const {
+    return tile.m_tile * Traits::kTileM + warpgroup * 64 + thread / 32 * 16;
+  }
+
+  // What needs no O: done while the last P·V is under way.
+  template <class OnlineSoftmax>
+  [[nodiscard]] __device__ __forceinline__ Sums finish_rows(const Ring<Traits::kConfig.q_slots>& slot,
+                                                            OnlineSoftmax const& softmax) const {
+    const TileInfo& tile = shared.info[Traits::info_slot(slot)];  // the slot is this tile's until o_full
+    const int row = kChanged ? first_row(tile) + thread % 32 / 4 : 0;
+    Sums sums;
     CUTE_UNROLL
     for (int r = 0; r < 2; ++r) {
-      const int row = first_row + lane / 4 + 8 * r;
-      const int begin = device::key_begin<kMask>(params, row);
-      const int end = device::key_end<kMask>(params, row);
-      const float sum = device::quad_sum(softmax.row_sum[r]);
-      float magnitudes[4] =
-          {};  // NaN or Inf if any of O is; four chains, since each addition waits for the last
-      CUTE_UNROLL
-      for (int n = 0; n < kHeadDimV / 8; ++n) {
-        magnitudes[n % 4] += fabsf(output(r, make_coord(0, n))) + fabsf(output(r, make_coord(1, n)));
-      }
-      const float magnitude = (magnitudes[0] + magnitudes[1]) + (magnitudes[2] + magnitudes[3]);
-      bool suspect = !(magnitude < INFINITY) || !(sum < INFINITY);
-      suspect |= sum == 0.0f && end > begin;  // logits of −inf, or below every reference
-      if (Traits::kCareful && careful) {
-        suspect |= sees_bad_key(tile, begin, end);
-      }
-      if constexpr (Traits::kConfig.softmax == Softmax::kSpeculative) {
-        suspect |= softmax.wide_margin[r] & (device::quad_sum(magnitude) < device::kWideMarginFloor);
-      }
-      suspects[r] = __ballot_sync(0xffffffffu, suspect && row < params.seqlen_q);
-      const device::RowEnd<Traits::kKey.logits> row_end(params, tile.batch, tile.head, row, begin, end);
-      lse[r] = row_end.finish(params, sum, softmax.reference[r], &inverse[r]) * device::kLn2;
+      sums.sum[r] = device::quad_sum(softmax.row_sum[r]);
     }
+    CUTE_UNROLL
+    for (int r = 0; r < 2; ++r) {
+      const device::RowEnd<Traits::kKey.logits> row_end(params, tile.batch, tile.head, row + 8 * r,
+                                                        device::key_begin<kMask>(params, row + 8 * r),
+                                                        device::key_end<kMask>(params, row + 8 * r));
+      sums.lse[r] = row_end.finish(params, sums.sum[r], softmax.reference[r], &sums.inverse[r]) * device::kLn2;
+    }
+    return sums;
+  }
 
-    [[maybe_unused]] Tensor sO =
-        make_tensor(make_smem_ptr(shared.q + slot.index * Traits::kTileM * Traits::kStoredQk),
-                    typename Traits::LayoutO{});  // (M, d_v, 1)
-    const int row_in_tile = warpgroup * 64 + thread / 32 * 16;
-    if constexpr (Traits::kDirectO) {
-      store_to_global(tile, output, inverse, first_row + lane / 4);
+  // Rows are divided by their sums and stored; those that are not finite, or may have lost range, are redone.
+  template <class O, class OnlineSoftmax>
+  __device__ __forceinline__ void finish(const Ring<Traits::kConfig.q_slots>& slot, O& o,
+                                         OnlineSoftmax const& softmax, Sums& sums, bool careful) const {
+    using namespace cute;
+    auto output = make_tensor(o.data(), device::rows_and_columns(o.layout()));
+    std::uint32_t not_finite[2] = {};  // not 0: some element of row half r is Inf or NaN
+    if constexpr (!Traits::kDirectO) {
+      store_to_slot(output, sums, slot.index, not_finite);
     } else {
-      store_to_slot(output, inverse, sO, row_in_tile + lane % 16);
-    }
-    if (lane % 4 == 0) {
-      write_lse(tile, first_row + lane / 4, lse[0]);
-      write_lse(tile, first_row + lane / 4 + 8, lse[1]);
-    }
-    if ((suspects[0] | suspects[1]) != 0) {
-      if (Traits::kCareful && !careful) {
-        if (lane == 0) {
-          shared.redo_flag[info_slot] = 1;  // for the store warp, before o_full
-        }
+      const TileInfo& tile = shared.info[Traits::info_slot(slot)];
+      if ((params.plain & cuda::kPlainO) == 0) {
+        store_through_boxes(output, sums, tile, careful, not_finite);
       } else {
-        redo_rows(tile, sO, first_row, row_in_tile, suspects);
+        store_to_global(output, sums, tile, not_finite);
       }
     }
+    bool suspect = Traits::kCareful && careful;
+    CUTE_UNROLL
+    for (int r = 0; r < 2; ++r) {
+      suspect |= not_finite[r] != 0 || !(sums.sum[r] < INFINITY) || sums.sum[r] == 0.0f;
+      if constexpr (Traits::kConfig.softmax == Softmax::kSpeculative) {
+        suspect |= softmax.wide_margin[r];
+      }
+    }
+    if (__any_sync(0xffffffffu, suspect)) {
+      judge(slot, output, softmax, sums, not_finite, careful);
+    }
+    write_lse(slot, sums);
     if constexpr (!Traits::kDirectO) {
       cutlass::arch::fence_view_async_shared();
     }
-    shared.o_full[info_slot].arrive();
+    shared.o_full[Traits::info_slot(slot)].arrive();
     if constexpr (!Traits::kDirectO) {
       shared.q_empty[slot.index].arrive();
     }
   }
 
-  // Columns 8n + 2 (lane % 4) and the next, of row half r, as they are stored.
-  template <class Output>
-  __device__ __forceinline__ static std::uint32_t packed_pair(Output const& output, const float (&inverse)[2],
-                                                              int r, int n) {
-    return device::pack_pair<Traits::kBFloat16>(output(r, cute::make_coord(0, n)) * inverse[r],
-                                                output(r, cute::make_coord(1, n)) * inverse[r]);
+  __device__ __forceinline__ void write_lse(const Ring<Traits::kConfig.q_slots>& slot, const Sums& sums) const {
+    const TileInfo& tile = shared.info[Traits::info_slot(slot)];
+    if (params.lse != nullptr && thread % 4 == 0) {
+      const int row = first_row(tile) + thread % 32 / 4;
+      float* to = params.lse + tile.batch * params.lse_strides.batch + tile.head * params.lse_strides.heads +
+                  row * params.lse_strides.seqlen;
+      if (row < params.seqlen_q) {
+        to[0] = sums.lse[0];
+      }
+      if (row + 8 < params.seqlen_q) {
+        to[8 * params.lse_strides.seqlen] = sums.lse[1];
+      }
+    }
   }
 
-  // stmatrix: lane l gives the address of row l % 8 of matrix l / 8, and a warp's 16 x 16 are four matrices
-  // in the order of the accumulator: (rows, rows + 8) of 8 columns, then of the next 8. stored_row: the
-  // lane's of these.
-  template <class Output, class SharedO>
-  __device__ __forceinline__ void store_to_slot(Output const& output, const float (&inverse)[2], SharedO& sO,
-                                                int stored_row) const {
-    using namespace cute;
-    const int column = thread % 32 / 16 * 8;
+  // Looks again at a warp's rows one of which may be wrong: the tile is done once more, or the rows are.
+  template <class Output, class OnlineSoftmax>
+  __device__ __forceinline__ void judge(const Ring<Traits::kConfig.q_slots>& slot, Output const& output,
+                                        OnlineSoftmax const& softmax, Sums& sums,
+                                        const std::uint32_t (&not_finite)[2], bool careful) const {
+    const int info_slot = Traits::info_slot(slot);
+    const TileInfo& tile = shared.info[info_slot];
+    unsigned suspects[2];  // lanes whose row half r must be redone
     CUTE_UNROLL
-    for (int i = 0; i < kHeadDimV / 16; ++i) {  // 16 columns at a time: few registers beside O
-      std::uint32_t packed[4];
-      CUTE_UNROLL
-      for (int m = 0; m < 4; ++m) {
-        packed[m] = packed_pair(output, inverse, m % 2, 2 * i + m / 2);
+    for (int r = 0; r < 2; ++r) {
+      const int row = first_row(tile) + thread % 32 / 4 + 8 * r;
+      const int begin = device::key_begin<kMask>(params, row);
+      const int end = device::key_end<kMask>(params, row);
+      bool suspect = not_finite[r] != 0 || !(sums.sum[r] < INFINITY);
+      suspect |= sums.sum[r] == 0.0f && end > begin;  // logits of −inf, or below every reference
+      if (Traits::kCareful && careful) {
+        suspect |= sees_bad_key(tile, begin, end);
       }
-      SM90_U32x4_STSM_N::copy(
-          packed[0], packed[1], packed[2], packed[3],
-          *reinterpret_cast<uint128_t*>(raw_pointer_cast(&sO(stored_row, 16 * i + column, 0))));
+      if constexpr (Traits::kConfig.softmax == Softmax::kSpeculative) {
+        float magnitude = 0.0f;
+        CUTE_UNROLL
+        for (int n = 0; n < kHeadDimV / 8; ++n) {
+          magnitude += fabsf(output(r, cute::make_coord(0, n))) + fabsf(output(r, cute::make_coord(1, n)));
+        }
+        suspect |= softmax.wide_margin[r] & (device::quad_sum(magnitude) < device::kWideMarginFloor);
+      }
+      suspects[r] = __ballot_sync(0xffffffffu, suspect && row < params.seqlen_q);
+    }
+    if ((suspects[0] | suspects[1]) == 0) {
+      return;
+    }
+    if (Traits::kCareful && !careful) {
+      if (thread % 32 == 0) {
+        shared.redo_flag[info_slot] = 1;  // for the store warp, before o_full
+      }
+    } else {
+      redo_rows(slot.index, tile, suspects, sums);
+    }
+  }
+
+  // Columns 8n + 2 (lane % 4) and the next, of row half r, as they are stored. not_finite gets NaN from a
+  // value that is not finite: 0 · x is 0 for all others.
+  template <class Output>
+  __device__ __forceinline__ static std::uint32_t packed_pair(Output const& output, const Sums& sums, int r,
+                                                              int n, std::uint32_t (&not_finite)[2]) {
+    const std::uint32_t pair = device::pack_pair<Traits::kBFloat16>(
+        output(r, cute::make_coord(0, n)) * sums.inverse[r], output(r, cute::make_coord(1, n)) * sums.inverse[r]);
+    not_finite[r] = device::add_zero_times<Traits::kBFloat16>(not_finite[r], pair);
+    return pair;
+  }
+
+  // A warp's 16 x 16 block i of O to its place in a tile of kRows rows at `tile` (shared memory, swizzled).
+  // stmatrix: lane l gives the address of row l % 8 of matrix l / 8, and the block's four matrices come in the
+  // order of the accumulator: (rows, rows + 8) of 8 columns, then of the next 8. `row` is this lane's in the
+  // tile. A row's 128 bytes of one box are 8 chunks, and chunk c lies at c ^ row % 8.
+  template <int kRows, class Output>
+  __device__ __forceinline__ void store_block(std::uint32_t tile, int row, Output const& output,
+                                              const Sums& sums, int i, int box,
+                                              std::uint32_t (&not_finite)[2]) const {
+    const std::uint32_t chunk = ((thread % 32 / 16) ^ (row % 8)) << 4;
+    const std::uint32_t in_box = (row * 128 + chunk) ^ i % 4 * 32;
+    std::uint32_t packed[4];
+    CUTE_UNROLL
+    for (int m = 0; m < 4; ++m) {
+      packed[m] = packed_pair(output, sums, m % 2, 2 * i + m / 2, not_finite);
+    }
+    device::store_matrices(tile + in_box + box * kRows * 128, packed);
+  }
+
+  template <class Output>
+  __device__ __forceinline__ void store_to_slot(Output const& output, const Sums& sums, int slot,
+                                                std::uint32_t (&not_finite)[2]) const {
+    const std::uint32_t tile =
+        device::shared_address(shared.q) + slot * (Traits::kTileM * Traits::kStoredQk * 2);
+    const int row = warpgroup * 64 + thread / 32 * 16 + thread % 16;
+    CUTE_UNROLL
+    for (int i = 0; i < kHeadDimV / 16; ++i) {
+      store_block<Traits::kTileM>(tile, row, output, sums, i, i / 4, not_finite);
+    }
+  }
+
+  // With one Q slot: each warp sends its 16 rows itself, a box of 64 columns at a time through two boxes of
+  // its own, in turns.
+  template <class Output>
+  __device__ __forceinline__ void store_through_boxes(Output const& output, const Sums& sums,
+                                                      const TileInfo& tile, bool careful,
+                                                      std::uint32_t (&not_finite)[2]) const {
+    const int row = first_row(tile);
+    const bool leader = thread % 32 == 0;
+    if (Traits::kCareful && careful && leader) {
+      device::bulk_stores_written();  // this tile's first, wrong values are to be overwritten
+    }
+    CUTE_UNROLL
+    for (int c = 0; c < Traits::kStoredV / kBoxColumns; ++c) {
+      const T* box = shared.o_boxes[warpgroup * 4 + thread / 32][c % 2];
+      if (leader) {
+        cute::tma_store_wait<1>();  // the box has been read: only the other one may still be on its way
+      }
+      __syncwarp();
+      CUTE_UNROLL
+      for (int i = 4 * c; i < 4 * c + 4 && i < kHeadDimV / 16; ++i) {
+        store_block<16>(device::shared_address(box), thread % 16, output, sums, i, 0, not_finite);
+      }
+      cutlass::arch::fence_view_async_shared();
+      __syncwarp();
+      if (leader) {
+        cute::SM90_TMA_STORE_4D::copy(&params.o, box, c * kBoxColumns, row, tile.head, tile.batch);
+        cute::tma_store_arrive();
+      }
+    }
+  }
+
+  // Before a consumer thread ends: its boxes stay until they have been read.
+  __device__ __forceinline__ static void leave(int thread) {
+    if (Traits::kDirectO && thread % 32 == 0) {
+      cute::tma_store_wait<0>();
     }
   }
 
@@ -155,47 +256,35 @@ struct Epilogue {
            tile.head * params.o_strides.heads + row * params.o_strides.seqlen;
   }
 
-  // row: this lane's of row half 0. The four lanes of a row exchange what they hold of 32 columns, so that
-  // each writes 16 bytes of its own; where rows are not aligned, each writes its own elements.
+  // Where O is not for TMA and has no slot to go through: element by element.
   template <class Output>
-  __device__ __forceinline__ void store_to_global(const TileInfo& tile, Output const& output,
-                                                  const float (&inverse)[2], int row) const {
-    const int lane = thread % 4;
+  __device__ __forceinline__ void store_to_global(Output const& output, const Sums& sums, const TileInfo& tile,
+                                                  std::uint32_t (&not_finite)[2]) const {
     CUTE_UNROLL
     for (int r = 0; r < 2; ++r) {
-      const bool exists = row + 8 * r < params.seqlen_q;
-      T* to = row_of_o(tile, row + 8 * r);
+      const int row = first_row(tile) + thread % 32 / 4 + 8 * r;
+      T* to = row_of_o(tile, row) + 2 * (thread % 4);
       CUTE_UNROLL
-      for (int n = 0; n < kHeadDimV / 8; n += 4) {
-        std::uint32_t words[4];  // columns 8 (n + i) + 2 lane and the next
-        CUTE_UNROLL
-        for (int i = 0; i < 4; ++i) {
-          words[i] = packed_pair(output, inverse, r, n + i);
-        }
-        if ((params.plain & cuda::kPlainO) == 0) {
-          device::transpose_in_quad(words, lane);  // now columns 8 (n + lane) + 2 i and the next
-          if (exists && 8 * (n + lane) < params.head_dim_v) {
-            *reinterpret_cast<uint4*>(to + 8 * (n + lane)) =
-                make_uint4(words[0], words[1], words[2], words[3]);
-          }
-        } else if (exists) {
-          CUTE_UNROLL
-          for (int i = 0; i < 4; ++i) {
-            if (8 * (n + i) < params.head_dim_v) {
-              auto* halves = reinterpret_cast<unsigned short*>(to + 8 * (n + i) + 2 * lane);
-              halves[0] = static_cast<unsigned short>(words[i]);
-              halves[1] = static_cast<unsigned short>(words[i] >> 16);
-            }
-          }
+      for (int n = 0; n < kHeadDimV / 8; ++n) {
+        const std::uint32_t pair = packed_pair(output, sums, r, n, not_finite);
+        if (row < params.seqlen_q && 8 * n < params.head_dim_v) {
+          auto* halves = reinterpret_cast<unsigned short*>(to + 8 * n);
+          halves[0] = static_cast<unsigned short>(pair);
+          halves[1] = static_cast<unsigned short>(pair >> 16);
         }
       }
     }
   }
 
-  // After a __syncwarp the rows' first, wrong values are overwritten.
-  template <class SharedO>
-  __device__ __forceinline__ void redo_rows(const TileInfo& tile, SharedO& sO, int first_row, int row_in_tile,
-                                            const unsigned (&suspects)[2]) const {
+  // The rows' first, wrong values are overwritten.
+  __device__ __forceinline__ void redo_rows(int slot, const TileInfo& tile, const unsigned (&suspects)[2],
+                                            Sums& sums) const {
+    using namespace cute;
+    [[maybe_unused]] Tensor sO = make_tensor(make_smem_ptr(shared.q + slot * Traits::kTileM * Traits::kStoredQk),
+                                             typename Traits::LayoutO{});  // (M, d_v, 1)
+    if (Traits::kDirectO && thread % 32 == 0) {
+      device::bulk_stores_written();
+    }
     __syncwarp();
 #pragma unroll 1
     for (int i = 0; i < 16; ++i) {
@@ -203,18 +292,19 @@ struct Epilogue {
       if ((lanes >> (4 * (i % 8)) & 0xfu) == 0) {
         continue;
       }
-      const int row = first_row + i;
-      const float lse = device::exact_row<T, Traits::kKey>(params, tile.batch, tile.head, row,
-                                                           [&](int column, float value) {
-                                                             if constexpr (Traits::kDirectO) {
-                                                               row_of_o(tile, row)[column] = T(value);
-                                                             } else {
-                                                               sO(row_in_tile + i, column, 0) = T(value);
-                                                             }
-                                                           });
-      if (thread % 32 == 0) {
-        write_lse(tile, row, lse);
-      }
+      const int row = first_row(tile) + i;
+      const int row_in_tile = warpgroup * 64 + thread / 32 * 16 + i;
+      const float exact = device::exact_row<T, Traits::kKey>(params, tile.batch, tile.head, row,
+                                                             [&](int column, float value) {
+                                                               if constexpr (Traits::kDirectO) {
+                                                                 row_of_o(tile, row)[column] = T(value);
+                                                               } else {
+                                                                 sO(row_in_tile, column, 0) = T(value);
+                                                               }
+                                                             });
+      const bool own = thread % 32 / 4 == i % 8;
+      sums.lse[0] = own && i < 8 ? exact : sums.lse[0];
+      sums.lse[1] = own && i >= 8 ? exact : sums.lse[1];
     }
   }
 };

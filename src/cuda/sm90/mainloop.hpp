@@ -32,15 +32,25 @@ struct Consumer {
   int warpgroup;  // 0 … warpgroups − 1
   int thread;     // within the warpgroup
 
+  // What the producer says of a tile (TileInfo), the same in all threads and for the compiler.
+  struct Work {
+    int kind;
+    bool careful;
+    int begin;  // blocks [begin, last] of which this warpgroup sees something
+    int last;
+    int plain_begin;  // blocks [plain_begin, plain_end) are neither masked nor changed
+    int plain_end;
+    int skipped;  // blocks behind `last`
+  };
+
   Ring<kConfig.q_slots> slot;
   Ring<kConfig.k_stages> k;
   Ring<kConfig.v_stages> v;
-  device::OnlineSoftmax<kConfig.softmax, Traits::kBFloat16, Traits::kCareful> softmax;
-  int plain_begin;  // of the tile in work: blocks [plain_begin, plain_end) are neither masked nor changed
-  int plain_end;
-  int block_begin;  // kDirectO only
-  int skipped;      // blocks at the tile's end of which this warpgroup sees nothing
-  bool careful;
+  // At head_dim 128 the branch of `renew` cost plain data 5 %, at 64 with three warpgroups nothing.
+  static constexpr bool kRenew = Traits::kCareful && kConfig.warpgroups == 3;
+  device::OnlineSoftmax<kConfig.softmax, Traits::kBFloat16, Traits::kCareful, kRenew> softmax;
+  Work work;
+  bool k_there = false;  // the next K stage has been seen to be full
   std::uint32_t cleaned_phase = 0;
   int accumulate;  // 0 for a tile's first P·V
 
@@ -120,19 +130,54 @@ struct Consumer {
     cutlass::arch::NamedBarrier::sync(128, static_cast<std::uint32_t>(kWarpgroupBarrier + warpgroup));
   }
 
-  // Waits for the slot and says what is in it.
-  __device__ __forceinline__ SlotKind slot_arrived() {
+  // What the producer says of the tile in the slot, which has arrived. Few reads: this stands between two
+  // tiles' products.
+  [[nodiscard]] __device__ __forceinline__ Work read_slot() const {
+    const TileInfo& info = shared.info[info_slot()];
+    const int4 head = *reinterpret_cast<const int4*>(&info.kind);
+    const int plain_end = info.unmasked_end;
+    Work read;
+    read.kind = device::uniform(head.x);
+    read.begin = device::uniform(head.y);
+    read.last = device::uniform(head.z) - 1;
+    read.plain_begin = kChanged ? read.begin : device::uniform(head.w);
+    read.plain_end = kChanged ? read.begin : device::uniform(plain_end);
+    read.skipped = 0;
+    read.careful = false;
+    if constexpr (kBand) {
+      const int2 more = *reinterpret_cast<const int2*>(&info.careful);
+      read.careful = device::uniform(more.x) != 0;
+      read.skipped = device::uniform(more.y >> 8 * warpgroup & 0xff);
+      read.last -= read.skipped;
+    }
+    return read;
+  }
+
+  // Waits for the slot and makes its tile the one in work.
+  __device__ __forceinline__ void take_slot() {
     shared.q_full[slot.index].wait(slot.phase);
     device::compiler_fence();
-    const auto kind = static_cast<SlotKind>(device::uniform(shared.info[info_slot()].kind));
-    if (kind == kTile && params.negate_q) {
+    work = read_slot();
+    if (work.kind == kTile && params.negate_q) {
       negate_q();
     }
-    if (Traits::kCareful && kind == kPause) {
+    if (Traits::kCareful && work.kind == kPause) {
       shared.o_full[info_slot()].arrive();
       shared.q_empty[slot.index].arrive();
     }
-    return kind;
+  }
+
+  // Before the exponentials, so that the wait after them need not ask. In band kernels it gained nothing.
+  __device__ __forceinline__ void look_for_k() {
+    if constexpr (!kBand) {
+      k_there = shared.k_full[k.index].test_wait(k.phase);
+    }
+  }
+  __device__ __forceinline__ void wait_for_k() {
+    if (kBand || !k_there) {
+      shared.k_full[k.index].wait(k.phase);
+    }
+    k_there = false;
   }
 
   __device__ __forceinline__ static void sync_consumers() {
@@ -203,33 +248,22 @@ struct Consumer {
     return device::key_end<kMask>(params, warp_row + 15) - begin;
   }
 
-  // Of the tile that has arrived, the blocks that only later warpgroups see (the rows of a tile see more and
-  // more) are none of this one's: their K stages are handed back at once, their V stages and turns in
-  // begin_tile.
+  // The blocks that only later warpgroups see (the rows of a tile see more and more) are none of this one's:
+  // their K stages are handed back at once, their V stages and turns in begin_tile.
   __device__ __forceinline__ void skip_keys() {
-    skipped = 0;
     if constexpr (kBand) {
-      const TileInfo& tile = shared.info[info_slot()];
-      const int row = tile.m_tile * Traits::kTileM + warpgroup * 64 + 63;
-      const int end = (device::key_end<Traits::kKey.mask>(params, row) + Traits::kTileN - 1) / Traits::kTileN;
-      skipped = device::uniform(max(0, tile.block_end - max(end, tile.block_begin + 1)));
 #pragma unroll 1
-      for (int i = 0; i < skipped; ++i) {
-        shared.k_full[k.index].wait(k.phase);
+      for (int i = 0; i < work.skipped; ++i) {
+        wait_for_k();
         release(shared.k_empty[k.index]);
         k.advance();
       }
     }
   }
 
-  // Returns the tile's last block that this warpgroup sees.
-  __device__ __forceinline__ int begin_tile() {
-    const TileInfo& tile = shared.info[info_slot()];
-    plain_begin = device::uniform(kChanged ? tile.block_begin : tile.unmasked_begin);
-    plain_end = device::uniform(kChanged ? tile.block_begin : tile.unmasked_end);
-    careful = Traits::kCareful && device::uniform(tile.careful) != 0;
+  __device__ __forceinline__ void begin_tile() {
     accumulate = 0;
-    if (Traits::kCareful && careful) {
+    if (Traits::kCareful && work.careful) {
       sync_consumers();  // the last careful tile's notes have been read by all
       if (warpgroup == 0) {
         for (int i = thread; i < Traits::kBadKeyWords; i += 128) {
@@ -238,12 +272,11 @@ struct Consumer {
       }
       sync_consumers();
     }
-    int last = device::uniform(tile.block_end) - 1;
     if constexpr (kBand) {
 #pragma unroll 1
-      for (int i = 0; i < skipped; ++i, --last) {
-        if (careful) {
-          clean_values(last);  // all warpgroups together
+      for (int i = work.skipped; i > 0; --i) {
+        if (work.careful) {
+          clean_values(work.last + i);  // all warpgroups together
         } else {
           shared.v_full[v.index].wait(v.phase);
         }
@@ -253,13 +286,9 @@ struct Consumer {
         pass_turn();
       }
     }
-    if constexpr (Traits::kDirectO) {
-      block_begin = device::uniform(tile.block_begin);
-      if (last == block_begin) {
-        release_q();
-      }
+    if (Traits::kDirectO && work.last == work.begin) {
+      release_q();
     }
-    return last;
   }
 
   // Block `block` of the tile, and P·V of the block before it.
@@ -269,8 +298,8 @@ struct Consumer {
     using namespace cute;
     auto scores = make_tensor(s.data(), device::rows_and_columns(s.layout()));
     auto output = make_tensor(o.data(), device::rows_and_columns(o.layout()));
-    shared.k_full[k.index].wait(k.phase);
-    if (Traits::kCareful && careful) {
+    wait_for_k();
+    if (Traits::kCareful && work.careful) {
       clean_values(block + 1);
     }
     take_turn();
@@ -288,15 +317,15 @@ struct Consumer {
     accumulate = 1;
     release(shared.k_empty[k.index]);
     k.advance();
-    if (Traits::kDirectO && block == block_begin) {
+    if (Traits::kDirectO && block == work.begin) {
       release_q();
     }
     int visible = Traits::kTileN;
     if constexpr (kMasked) {
       visible = mask(scores, block);
     }
+    float rescale[2];
     if constexpr (kClassic) {
-      float rescale[2];
       float sums[2];
       softmax.raise_reference(scores, rescale);
       warpgroup_wait<0>();
@@ -307,10 +336,14 @@ struct Consumer {
       softmax.row_sum[1] += sums[1];
       softmax.rescale_output(output, rescale);
     } else {
+      const bool renewed = softmax.renew(scores, block, rescale);
+      // No branch stands around this wait: the compiler moves some of the exponentials ahead of it, where
+      // nothing else would run.
       warpgroup_wait<0>();
       warpgroup_fence_operand(o);
       release(shared.v_empty[v.index]);
-      softmax.template later_block<kMasked>(scores, p, output, visible);
+      look_for_k();
+      softmax.template later_block<kMasked>(scores, p, output, visible, renewed, rescale);
     }
     v.advance();
   }
@@ -339,7 +372,7 @@ struct Consumer {
     // The first product of a tile, alone.
     auto first_scores = [&]() __attribute__((always_inline)) {
       skip_keys();
-      shared.k_full[k.index].wait(k.phase);
+      wait_for_k();
       warpgroup_fence_operand(s);
       warpgroup_arrive();
       issue_scores(q_tiles, k_tiles, s);
@@ -353,40 +386,41 @@ struct Consumer {
     if (kConfig.ping_pong && warpgroup == 0) {  // the first turn is nobody's to pass
       cutlass::arch::NamedBarrier::arrive(256, static_cast<std::uint32_t>(kTurnBarrier));
     }
-    SlotKind kind = slot_arrived();
+    take_slot();
     bool scores_there = false;  // the tile's first product was made beside the last one of the tile before
 #pragma unroll 1
-    while (kind != kEnd) {
-      if (Traits::kCareful && kind == kPause) {
+    while (work.kind != kEnd) {
+      if (Traits::kCareful && work.kind == kPause) {
         slot.advance();
-        kind = slot_arrived();
+        take_slot();
         continue;
       }
       if (!scores_there) {
         first_scores();
       }
-      int block = begin_tile();
+      begin_tile();
+      int block = work.last;
       int visible = Traits::kTileN;
-      if (block < plain_begin || block >= plain_end) {
+      if (block < work.plain_begin || block >= work.plain_end) {
         visible = mask(scores, block);
       }
+      look_for_k();
       softmax.template first_block<kConfig.short_first, kBand>(scores, p, visible);
       --block;
       if constexpr (kBand) {
         // Blocks cut by the right edge; plain ones; those cut by the left edge. A loop of its own for the
         // last costs no time; going back to the first costs registers.
 #pragma unroll 1
-        for (; block >= plain_end; --block) {
+        for (; block >= work.plain_end; --block) {
           step<true>(block, s, p, o, q_tiles, k_tiles, operand_p, v_tiles);
         }
         if constexpr (!kChanged) {
 #pragma unroll 1
-          for (; block >= plain_begin; --block) {
+          for (; block >= work.plain_begin; --block) {
             step<false>(block, s, p, o, q_tiles, k_tiles, operand_p, v_tiles);
           }
-          const int begin = device::uniform(shared.info[info_slot()].block_begin);
 #pragma unroll 1
-          for (; block >= begin; --block) {
+          for (; block >= work.begin; --block) {
             step<true>(block, s, p, o, q_tiles, k_tiles, operand_p, v_tiles);
           }
         }
@@ -398,22 +432,20 @@ struct Consumer {
       }
 
       const auto done = slot;
+      const bool careful = work.careful;
       if (Traits::kCareful && careful) {
         clean_values(block + 1);
       }
-      // The next tile's first product goes to the tensor cores with this tile's last one, which comes first:
-      // the epilogue waits for that alone.
-      auto next_arrived = [&]() __attribute__((always_inline)) {
+      if constexpr (!Traits::kDirectO) {
+        // The next tile's first product goes to the tensor cores with this tile's last one, which comes first:
+        // the epilogue waits for that alone.
         slot.advance();
-        kind = slot_arrived();
-        scores_there = kind == kTile;
+        take_slot();
+        scores_there = work.kind == kTile;
         if (scores_there) {
           skip_keys();
-          shared.k_full[k.index].wait(k.phase);
+          wait_for_k();
         }
-      };
-      if constexpr (!Traits::kDirectO) {
-        next_arrived();
       }
       shared.v_full[v.index].wait(v.phase);
       take_turn();
@@ -422,30 +454,31 @@ struct Consumer {
       warpgroup_fence_operand(p);
       warpgroup_arrive();
       issue_output(operand_p, v_tiles, o);
-      if constexpr (Traits::kDirectO) {  // Q may still be on its way, and the others need not wait for it
-        pass_turn();
-        next_arrived();
-        warpgroup_arrive();
-      }
-      // Without a next tile this multiplies what lies in the stage, for nobody: cheaper than a branch here.
-      issue_scores(q_tiles, k_tiles, s);
       if constexpr (!Traits::kDirectO) {
-        pass_turn();
+        // Without a next tile this multiplies what lies in the stage, for nobody: cheaper than a branch here.
+        issue_scores(q_tiles, k_tiles, s);
       }
-      warpgroup_wait<1>();
+      pass_turn();
+      Epilogue<Traits> epilogue{params, shared, warpgroup, device::opaque(thread)};
+      auto sums = epilogue.finish_rows(done, softmax);
+      warpgroup_wait<Traits::kDirectO ? 0 : 1>();
       warpgroup_fence_operand(o);
       release(shared.v_empty[v.index]);
       v.advance();
-
-      Epilogue<Traits> epilogue{params, shared, warpgroup, device::opaque(thread)};
-      epilogue.finish(done, o, softmax, careful);
-      warpgroup_wait<0>();
-      warpgroup_fence_operand(s);
-      if (scores_there) {
-        release(shared.k_empty[k.index]);
-        k.advance();
+      epilogue.finish(done, o, softmax, sums, careful);
+      if constexpr (Traits::kDirectO) {  // Q is on its way meanwhile
+        slot.advance();
+        take_slot();
+      } else {
+        warpgroup_wait<0>();
+        warpgroup_fence_operand(s);
+        if (scores_there) {
+          release(shared.k_empty[k.index]);
+          k.advance();
+        }
       }
     }
+    Epilogue<Traits>::leave(thread);
   }
 };
 

@@ -31,6 +31,14 @@ struct Ring {
   }
 };
 
+// Two boxes of O a consumer warp, by which it sends its rows out.
+template <class T, int kWarps>
+struct OutputBoxes {
+  alignas(1024) T o_boxes[kWarps][2][16 * kBoxColumns];
+};
+template <class T>
+struct OutputBoxes<T, 0> {};
+
 template <KernelKey kKeyValue, KernelConfig kConfigValue>
 struct Traits {
   static constexpr KernelKey kKey = kKeyValue;
@@ -45,7 +53,7 @@ struct Traits {
   static constexpr int kStoredV = stored_columns(kHeadDimV);
   static constexpr int kTileM = kConfig.tile_m();
   static constexpr int kTileN = kConfig.tile_n;
-  // With one Q slot O goes to global memory from registers, and the slot takes the next tile's Q as soon as
+  // With one Q slot each consumer warp sends O out itself, and the slot takes the next tile's Q as soon as
   // this tile's last product with it is done. Tile infos are needed longer, and have two slots, taken in
   // turn.
   static constexpr bool kDirectO = kConfig.q_slots == 1;
@@ -68,7 +76,9 @@ struct Traits {
   using LayoutVt = device::TransposedTile<T, kTileN, kStoredV, kConfig.v_stages>;  // (d_v, N, stages)
   using LayoutO = device::KMajorTile<T, kTileM, kStoredV, 1>;                      // in a Q slot: (M, d_v)
 
-  struct SharedStorage {
+  static constexpr int kConsumerWarps = 4 * kConfig.warpgroups;
+
+  struct SharedStorage : OutputBoxes<T, kDirectO ? kConsumerWarps : 0> {
     alignas(1024) T q[cute::cosize_v<LayoutQ>];
     alignas(1024) T k[cute::cosize_v<LayoutK>];
     alignas(1024) T v[cute::cosize_v<LayoutVt>];
@@ -100,7 +110,6 @@ struct Traits {
     return kDirectO ? static_cast<int>(slot.phase) : slot.index;
   }
 
-  static constexpr int kConsumerWarps = 4 * kConfig.warpgroups;
   static constexpr int kPlainLoaders = 96;  // three warps, where some tensor is not for TMA
   static constexpr int kConsumerThreads = 128 * kConfig.warpgroups;
 };

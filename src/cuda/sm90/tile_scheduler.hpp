@@ -23,12 +23,15 @@ struct alignas(16) TileInfo {
   std::int32_t block_end;
   std::int32_t unmasked_begin;
   std::int32_t unmasked_end;
-  std::int32_t careful;  // once more, with NaN and Inf taken out of the masked blocks' values
   std::int32_t m_tile;
   std::int32_t head;
   std::int32_t batch;
+  std::int32_t careful;  // once more, with NaN and Inf taken out of the masked blocks' values
+  // Blocks at the tile's end of which a warpgroup sees nothing, 8 bits a warpgroup. Its first block is never
+  // skipped.
+  std::uint32_t skipped;
   std::uint32_t tile;
-  std::int32_t padding[2];
+  std::int32_t padding;
 };
 
 template <Mask kMask, int kTileM, int kTileN>
@@ -71,6 +74,15 @@ __device__ __forceinline__ TileInfo decode_tile(const cuda::ForwardParams& param
   const bool some = unmasked_begin < unmasked_end;
   info.unmasked_begin = some ? unmasked_begin : info.block_begin;
   info.unmasked_end = some ? unmasked_end : info.block_begin;
+  if constexpr (kMask == Mask::kBand) {
+#pragma unroll
+    for (int w = 0; w < kTileM / 64; ++w) {
+      const int end = (device::key_end<kMask>(params, first_row + 64 * w + 63) + kTileN - 1) / kTileN;
+      const int seen_end = end > info.block_begin ? end : info.block_begin + 1;
+      info.skipped |= static_cast<std::uint32_t>(seen_end < info.block_end ? info.block_end - seen_end : 0)
+                      << 8 * w;
+    }
+  }
   return info;
 }
 

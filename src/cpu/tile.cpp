@@ -42,8 +42,11 @@ void TaskRunner::begin_rows() {
     rows_[row] = state;
   }
   const Block last = block(num_blocks_ - 1);
-  const std::size_t floats =
-      static_cast<std::size_t>(last.first + last.padded) * static_cast<std::size_t>(plan_.o_stride);
+  const auto padded = static_cast<std::size_t>(last.first + last.padded);
+  std::fill_n(row_max_, padded, -std::numeric_limits<float>::infinity());
+  std::fill_n(row_sum_, padded, 0.0F);
+  std::fill_n(row_sum_low_, padded, 0.0F);
+  const std::size_t floats = padded * static_cast<std::size_t>(plan_.o_stride);
   std::fill_n(o_, floats, 0.0F);
   if (!kernels_.bf16_tiles) {
     std::fill_n(o_low_, floats, 0.0F);
@@ -51,7 +54,7 @@ void TaskRunner::begin_rows() {
   const double scale = problem_.scale();
   factor_ = static_cast<float>(problem_.softcap > 0.0F ? scale : scale * std::numbers::log2e);
   // A positive factor can wait for the softmax: it keeps the order of scores and the −inf of hidden ones.
-  if (kernels_.bf16_tiles && factor_ > 0.0F && problem_.softcap == 0.0F && !problem_.alibi) {
+  if (factor_ > 0.0F && problem_.softcap == 0.0F && !problem_.alibi) {
     deferred_ = factor_;
     factor_ = 1;
   }
@@ -188,20 +191,8 @@ void TaskRunner::hide_invisible(const Block& b, std::int64_t base, int begin, in
 }
 
 void TaskRunner::softmax(const Block& b, int begin, int end, float* rescale) {
-  float max[kMaxBlockRows] = {};
-  float sum[kMaxBlockRows] = {};
-  float sum_low[kMaxBlockRows] = {};
-  for (int row = 0; row < b.count; ++row) {
-    max[row] = rows_[b.first + row].max;
-    sum[row] = rows_[b.first + row].sum;
-    sum_low[row] = rows_[b.first + row].sum_low;
-  }
-  kernels_.softmax({s_, b.count, begin, end, max, sum, sum_low, rescale, deferred_});
-  for (int row = 0; row < b.count; ++row) {
-    rows_[b.first + row].max = max[row];
-    rows_[b.first + row].sum = sum[row];
-    rows_[b.first + row].sum_low = sum_low[row];
-  }
+  kernels_.softmax({s_, b.count, begin, end, row_max_ + b.first, row_sum_ + b.first, row_sum_low_ + b.first,
+                    rescale, deferred_});
 }
 
 void TaskRunner::accumulate(const Block& b, std::int64_t base, const float* rescale, int begin, int end) {
@@ -302,6 +293,9 @@ void TaskRunner::run_tile(std::int64_t base) {
 
 void TaskRunner::finish() {
   for (int row = 0; row < num_rows_; ++row) {
+    rows_[row].max = row_max_[row];
+    rows_[row].sum = row_sum_[row];
+    rows_[row].sum_low = row_sum_low_[row];
     const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(row) * plan_.o_stride;
     const float* low = kernels_.bf16_tiles ? kZeroRow : o_low_ + at;
     if (task_.partials != nullptr) {

@@ -74,6 +74,14 @@ HWY_INLINE float RowExp(D d, float* row, int begin, int end, float factor, float
   return hn::GetLane(hn::SumOfLanes(d, hn::Add(sum0, sum1)));
 }
 
+void Scale(float* row, int begin, int end, float factor) {
+  const D d;
+  const V by = hn::Set(d, factor);
+  for (int j = begin; j < end; j += static_cast<int>(kLanes)) {
+    hn::Store(hn::Mul(by, hn::Load(d, row + j)), d, row + j);
+  }
+}
+
 void Softmax(const SoftmaxBlock& block) {
   const D d;
   HWY_ALIGN float before[kMaxBlockRows] = {};
@@ -91,8 +99,12 @@ void Softmax(const SoftmaxBlock& block) {
     hn::StoreU(Exp2(d, difference), d, block.rescale + r);
   }
   for (int r = 0; r < block.rows; ++r) {
-    const float tile_sum =
-        RowExp(d, block.s + r * kScoreStride, block.begin, block.end, block.factor, subtract[r]);
+    float* row = block.s + r * kScoreStride;
+    const bool large = !(subtract[r] <= kFusedMax && subtract[r] >= -kFusedMax) && block.factor != 1.0F;
+    if (large) {
+      Scale(row, block.begin, block.end, block.factor);
+    }
+    const float tile_sum = RowExp(d, row, block.begin, block.end, large ? 1.0F : block.factor, subtract[r]);
     const float sum = block.row_sum[r] * block.rescale[r];
     const float total = sum + tile_sum;
     block.row_sum_low[r] = block.row_sum_low[r] * block.rescale[r] + (tile_sum - (total - sum));

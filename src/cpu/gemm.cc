@@ -96,7 +96,7 @@ HWY_NOINLINE void ScoresBlock(const float* HWY_RESTRICT q, size_t dim, const flo
           c1[r] = hn::Add(c1[r], hn::Load(d, out + r * kScoreStride + kLanes));
         }
       }
-      if (end == dim && factor != 1.0F) {  // 1: the softmax multiplies
+      if (end == dim) {
 #pragma GCC unroll 16
         for (int r = 0; r < kRows; ++r) {
           c0[r] = hn::Mul(c0[r], by);

@@ -27,7 +27,7 @@ inline constexpr float kFusedMax = 65536;
 
 // The scores of one block of rows against the keys [begin, end) of a tile.
 struct SoftmaxBlock {
-  float* s = nullptr;  // rows × kScoreStride: factor · s are log2-domain scores in; probabilities out
+  float* s = nullptr;  // rows × kScoreStride: log2-domain scores in, probabilities out
   int rows = 0;
   int begin = 0;  // a multiple of KernelTable::panel_keys
   int end = 0;    // … too; keys that a row does not see hold −inf
@@ -37,7 +37,7 @@ struct SoftmaxBlock {
   float* row_sum = nullptr;
   float* row_sum_low = nullptr;
   float* rescale = nullptr;
-  float factor = 1;  // > 0; of the scores, where they do not come multiplied
+  float factor = 1;  // > 0; of the scores, where KernelTable::bf16_tiles: else they come multiplied
 };
 
 // What turns scale · q·k into log2-domain logits where it is more than a factor.

@@ -58,14 +58,13 @@ HWY_INLINE float RowMax(D d, const float* row, int begin, int end) {
 
 // Scores to probabilities; returns their sum. Which partial sum a key goes to depends on its place in the
 // tile alone, so that begin and end do not change a bit of the result.
-HWY_INLINE float RowExp(D d, float* row, int begin, int end, float factor, float row_max) {
-  const V by = hn::Set(d, factor);
+HWY_INLINE float RowExp(D d, float* row, int begin, int end, float row_max) {
   const V m = hn::Set(d, row_max);
   V sum0 = hn::Zero(d);
   V sum1 = hn::Zero(d);
   for (int j = begin; j < end; j += static_cast<int>(2 * kLanes)) {
-    const V p0 = Exp2(d, hn::MulSub(by, hn::Load(d, row + j), m));
-    const V p1 = Exp2(d, hn::MulSub(by, hn::Load(d, row + j + kLanes), m));
+    const V p0 = Exp2(d, hn::Sub(hn::Load(d, row + j), m));
+    const V p1 = Exp2(d, hn::Sub(hn::Load(d, row + j + kLanes), m));
     hn::Store(p0, d, row + j);
     hn::Store(p1, d, row + j + kLanes);
     sum0 = hn::Add(sum0, p0);
@@ -74,20 +73,12 @@ HWY_INLINE float RowExp(D d, float* row, int begin, int end, float factor, float
   return hn::GetLane(hn::SumOfLanes(d, hn::Add(sum0, sum1)));
 }
 
-void Scale(float* row, int begin, int end, float factor) {
-  const D d;
-  const V by = hn::Set(d, factor);
-  for (int j = begin; j < end; j += static_cast<int>(kLanes)) {
-    hn::Store(hn::Mul(by, hn::Load(d, row + j)), d, row + j);
-  }
-}
-
 void Softmax(const SoftmaxBlock& block) {
   const D d;
   HWY_ALIGN float before[kMaxBlockRows] = {};
   HWY_ALIGN float subtract[kMaxBlockRows] = {};
   for (int r = 0; r < block.rows; ++r) {
-    const float tile_max = block.factor * RowMax(d, block.s + r * kScoreStride, block.begin, block.end);
+    const float tile_max = RowMax(d, block.s + r * kScoreStride, block.begin, block.end);
     before[r] = block.row_max[r];
     const float row_max = tile_max > before[r] ? tile_max : before[r];
     block.row_max[r] = row_max;
@@ -99,12 +90,7 @@ void Softmax(const SoftmaxBlock& block) {
     hn::StoreU(Exp2(d, difference), d, block.rescale + r);
   }
   for (int r = 0; r < block.rows; ++r) {
-    float* row = block.s + r * kScoreStride;
-    const bool large = !(subtract[r] <= kFusedMax && subtract[r] >= -kFusedMax) && block.factor != 1.0F;
-    if (large) {
-      Scale(row, block.begin, block.end, block.factor);
-    }
-    const float tile_sum = RowExp(d, row, block.begin, block.end, large ? 1.0F : block.factor, subtract[r]);
+    const float tile_sum = RowExp(d, block.s + r * kScoreStride, block.begin, block.end, subtract[r]);
     const float sum = block.row_sum[r] * block.rescale[r];
     const float total = sum + tile_sum;
     block.row_sum_low[r] = block.row_sum_low[r] * block.rescale[r] + (tile_sum - (total - sum));

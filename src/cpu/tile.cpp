@@ -62,8 +62,10 @@ void TaskRunner::begin_rows() {
   }
   const double scale = problem_.scale();
   factor_ = static_cast<float>(problem_.softcap > 0.0F ? scale : scale * std::numbers::log2e);
-  // A positive factor can wait for the softmax: it keeps the order of scores and the −inf of hidden ones.
-  if (factor_ > 0.0F && problem_.softcap == 0.0F && !problem_.alibi) {
+  // A positive factor can wait for the softmax: it keeps the order of scores and the −inf of hidden ones. In
+  // fp32 it does not: the largest score's probability is to be 1 exactly, so that a mean of equal values is
+  // that value, and factor · s − max in one rounding is not 0 for it.
+  if (kernels_.bf16_tiles && factor_ > 0.0F && problem_.softcap == 0.0F && !problem_.alibi) {
     deferred_ = factor_;
     factor_ = 1;
   }

@@ -40,7 +40,9 @@ constexpr Level kLevels[] = {
 #if defined(HWY_SSE2) && (HWY_TARGETS & HWY_SSE2)
     {HWY_SSE2, "sse2"},
 #endif
-#if HWY_TARGETS & HWY_NEON
+#if defined(HWY_NEON_WITHOUT_AES) && (HWY_TARGETS & HWY_NEON_WITHOUT_AES)
+    {HWY_NEON_WITHOUT_AES, "neon"},
+#elif HWY_TARGETS & HWY_NEON
     {HWY_NEON, "neon"},
 #endif
 #if HWY_TARGETS & HWY_SCALAR
@@ -50,7 +52,13 @@ constexpr Level kLevels[] = {
 constexpr std::size_t kNumLevels = std::size(kLevels);
 
 bool detect(const Level& level) {
+#if HWY_ARCH_ARM_A64
+  // Every level built for A64 is part of the architecture. Highway 1.0.3 has NEON only with AES, which no kernel
+  // here uses and not every A64 has (Cortex-A72 of the Raspberry Pi 4), and prints a warning where it is missing.
+  return level.target != 0;
+#else
   return (hwy::SupportedTargets() & level.target) != 0 && (!level.amx || amx_usable());
+#endif
 }
 
 struct Tables {

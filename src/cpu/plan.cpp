@@ -320,7 +320,7 @@ Status plan(const Problem& p, const PlanOptions& options, std::unique_ptr<Backen
   choose_heads_together(p, rows, plan.get());
   plan->scratch = layout_scratch(*plan);
   ATTN_RETURN_IF_ERROR(layout_workspace(p, plan.get()));
-  plan->team = std::make_unique<Team>(plan->threads);
+  plan->team = Team(threads.patient);
   write_notes(p, threads, level.reason, plan.get());
   *result = std::move(plan);
   return {};

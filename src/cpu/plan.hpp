@@ -84,7 +84,7 @@ struct CpuPlan : BackendPlan {
   std::size_t scratch_offset = 0;   // threads × scratch.bytes
   std::size_t partials_offset = 0;  // partial_rows × num_splits × (head_dim_v + 2) floats
   std::int64_t partial_rows = 0;
-  std::unique_ptr<Team> team;
+  Team team;
 };
 
 // Query and place in its group of query heads of a packed row. (A division takes as long as four vectors of

@@ -61,7 +61,9 @@ bool detect(const Level& level) {
 #endif
 }
 
+// What is known of a level, found once: each CPUID that Highway asks is tens of microseconds in a virtual machine.
 struct Tables {
+  bool runnable = false;
   KernelTable of_level;
   KernelTable of_bf16;  // where for_bf16 points
 };
@@ -78,7 +80,8 @@ const std::array<Tables, kNumLevels>& tables() {
   const std::lock_guard lock(g_fill_mutex);
   if (!g_filled.load(std::memory_order_relaxed)) {
     for (std::size_t i = 0; i < kNumLevels; ++i) {
-      if (!detect(kLevels[i])) {
+      g_tables[i].runnable = detect(kLevels[i]);
+      if (!g_tables[i].runnable) {
         continue;  // even filling its table is compiled for the level
       }
       KernelTable& table = g_tables[i].of_level;
@@ -100,8 +103,7 @@ const std::array<Tables, kNumLevels>& tables() {
 }
 
 bool runnable(const Level& level) {
-  (void)tables();  // what is detected once is detected there
-  return detect(level);
+  return tables()[static_cast<std::size_t>(&level - kLevels)].runnable;
 }
 
 std::string names(bool only_runnable) {

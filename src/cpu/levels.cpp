@@ -53,15 +53,17 @@ constexpr std::size_t kNumLevels = std::size(kLevels);
 
 bool detect(const Level& level) {
 #if HWY_ARCH_ARM_A64
-  // Every level built for A64 is part of the architecture. Highway 1.0.3 has NEON only with AES, which no kernel
-  // here uses and not every A64 has (Cortex-A72 of the Raspberry Pi 4), and prints a warning where it is missing.
+  // Every level built for A64 is part of the architecture. Highway 1.0.3 has NEON only with AES, which no
+  // kernel here uses and not every A64 has (Cortex-A72 of the Raspberry Pi 4), and prints a warning where it
+  // is missing.
   return level.target != 0;
 #else
   return (hwy::SupportedTargets() & level.target) != 0 && (!level.amx || amx_usable());
 #endif
 }
 
-// What is known of a level, found once: each CPUID that Highway asks is tens of microseconds in a virtual machine.
+// What is known of a level, found once: each CPUID that Highway asks is tens of microseconds in a virtual
+// machine.
 struct Tables {
   bool runnable = false;
   KernelTable of_level;

@@ -37,6 +37,9 @@ struct ScratchLayout {
   std::size_t o = 0;
   std::size_t o_low = 0;
   std::size_t rows = 0;  // RowState of each row
+  std::size_t row_max = 0;
+  std::size_t row_sum = 0;
+  std::size_t row_sum_low = 0;
   std::size_t head_bytes = 0;
   // Shared.
   std::size_t q_row = 0;

@@ -328,11 +328,15 @@ HWY_INLINE void SoftmaxRows(const SoftmaxBlock& block, int row) {
   _mm_store_ps(less, subtract);
   _mm_storeu_ps(block.rescale + row, _mm_sub_ps(before, subtract));
 
-  const __m512 by = _mm512_set1_ps(block.factor);
   __m512 sum[4];
 #pragma GCC unroll 4
   for (int r = 0; r < 4; ++r) {
     const __m512 base = _mm512_set1_ps(less[r]);
+    __m512 by = _mm512_set1_ps(block.factor);
+    if (!(less[r] <= kFusedMax && less[r] >= -kFusedMax)) {
+      Scale(s[r], 1, block.begin, block.end, block.factor);
+      by = _mm512_set1_ps(1.0F);
+    }
     __m512 sum0 = _mm512_setzero_ps();
     __m512 sum1 = sum0;
     auto* p = reinterpret_cast<char*>(s[r]);

@@ -13,7 +13,7 @@
 // Whether the target's own fp16 conversions exist (F16C is part of Highway's AVX2; every A64 has them).
 #undef ATTN_CPU_NATIVE_FP16
 #if (HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2 && !defined(HWY_DISABLE_F16C)) || \
-    (HWY_ARCH_ARM_A64 && HWY_TARGET == HWY_NEON)
+    (HWY_ARCH_ARM_A64 && HWY_TARGET != HWY_SCALAR)
 #define ATTN_CPU_NATIVE_FP16 1
 #else
 #define ATTN_CPU_NATIVE_FP16 0

@@ -26,7 +26,11 @@
 #else
 #define ATTN_CPU_FILL_SSE2(target, table)
 #endif
-#if HWY_TARGETS & HWY_NEON
+// NEON without AES where Highway (from 1.0.5 on) tells the two apart: no kernel uses AES.
+#if defined(HWY_NEON_WITHOUT_AES) && (HWY_TARGETS & HWY_NEON_WITHOUT_AES)
+#define ATTN_CPU_FILL_NEON(target, table) \
+  if ((target) == HWY_NEON_WITHOUT_AES) N_NEON_WITHOUT_AES::Fill(table)
+#elif HWY_TARGETS & HWY_NEON
 #define ATTN_CPU_FILL_NEON(target, table) \
   if ((target) == HWY_NEON) N_NEON::Fill(table)
 #else

@@ -75,6 +75,7 @@ HWY_NOINLINE void ScoresBlock(const float* HWY_RESTRICT q, size_t dim, const flo
         c0[r] = hn::Zero(d);
         c1[r] = hn::Zero(d);
       }
+#pragma GCC unroll 2
       for (size_t c = begin; c < end; ++c) {
         PrefetchPanel(k);
         const V k0 = hn::Load(d, k);
@@ -152,6 +153,7 @@ HWY_NOINLINE void AccumulatePanel(const Accumulation& acc, const float* HWY_REST
         c[r][w] = hn::Zero(d);
       }
     }
+#pragma GCC unroll 2
     for (size_t key = begin; key < stop; ++key) {
       V b[kVectors];
 #pragma GCC unroll 2

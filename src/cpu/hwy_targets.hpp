@@ -9,3 +9,9 @@
 #define HWY_BROKEN_EMU128 1  // so that the plain baseline is SCALAR with every compiler
 #define HWY_DISABLED_TARGETS \
   (HWY_SSSE3 | HWY_AVX3_DL | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV | HWY_EMU128)
+
+// On A64 NEON is the baseline, which would leave SCALAR out: there too it is built, as the level that is
+// checked against plain code everywhere.
+#if defined(__aarch64__)
+#define HWY_COMPILE_ALL_ATTAINABLE
+#endif

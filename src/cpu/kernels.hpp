@@ -20,6 +20,11 @@ inline constexpr int kMaxDirectRows = 4;
 // a long sum of like terms stays below 2⁻²⁰ relative (a chain of n like terms drifts by up to n/3 · 2⁻²⁴).
 inline constexpr int kKeyChain = 32;
 
+// Largest row maximum whose probabilities may be 2^(factor · s − max) by a fused product: max is rounded, by
+// up to 2⁻²⁴ of itself, so that the exponent of the largest score is off by as much (which moves all of a
+// row's probabilities, and its maximum, alike). Beyond, scores are multiplied and rounded first.
+inline constexpr float kFusedMax = 65536;
+
 // The scores of one block of rows against the keys [begin, end) of a tile.
 struct SoftmaxBlock {
   float* s = nullptr;  // rows × kScoreStride: log2-domain scores in, probabilities out

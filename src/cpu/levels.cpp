@@ -40,7 +40,9 @@ constexpr Level kLevels[] = {
 #if defined(HWY_SSE2) && (HWY_TARGETS & HWY_SSE2)
     {HWY_SSE2, "sse2"},
 #endif
-#if HWY_TARGETS & HWY_NEON
+#if defined(HWY_NEON_WITHOUT_AES) && (HWY_TARGETS & HWY_NEON_WITHOUT_AES)
+    {HWY_NEON_WITHOUT_AES, "neon"},
+#elif HWY_TARGETS & HWY_NEON
     {HWY_NEON, "neon"},
 #endif
 #if HWY_TARGETS & HWY_SCALAR
@@ -50,10 +52,20 @@ constexpr Level kLevels[] = {
 constexpr std::size_t kNumLevels = std::size(kLevels);
 
 bool detect(const Level& level) {
+#if HWY_ARCH_ARM_A64
+  // Every level built for A64 is part of the architecture. Highway 1.0.3 has NEON only with AES, which no
+  // kernel here uses and not every A64 has (Cortex-A72 of the Raspberry Pi 4), and prints a warning where it
+  // is missing.
+  return level.target != 0;
+#else
   return (hwy::SupportedTargets() & level.target) != 0 && (!level.amx || amx_usable());
+#endif
 }
 
+// What is known of a level, found once: each CPUID that Highway asks is tens of microseconds in a virtual
+// machine.
 struct Tables {
+  bool runnable = false;
   KernelTable of_level;
   KernelTable of_bf16;  // where for_bf16 points
 };
@@ -70,7 +82,8 @@ const std::array<Tables, kNumLevels>& tables() {
   const std::lock_guard lock(g_fill_mutex);
   if (!g_filled.load(std::memory_order_relaxed)) {
     for (std::size_t i = 0; i < kNumLevels; ++i) {
-      if (!detect(kLevels[i])) {
+      g_tables[i].runnable = detect(kLevels[i]);
+      if (!g_tables[i].runnable) {
         continue;  // even filling its table is compiled for the level
       }
       KernelTable& table = g_tables[i].of_level;
@@ -92,8 +105,7 @@ const std::array<Tables, kNumLevels>& tables() {
 }
 
 bool runnable(const Level& level) {
-  (void)tables();  // what is detected once is detected there
-  return detect(level);
+  return tables()[static_cast<std::size_t>(&level - kLevels)].runnable;
 }
 
 std::string names(bool only_runnable) {

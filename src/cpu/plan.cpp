@@ -141,6 +141,9 @@ ScratchLayout layout_scratch(const CpuPlan& plan) {
   // Tile products in bf16 keep nothing of what rounding lost; the direct path does.
   floats((k.bf16_tiles ? kDirectRows + kMaxBlockRows : rows) * plan.o_stride, &s.o_low);
   bytes(rows, sizeof(RowState), &s.rows);
+  floats(rows, &s.row_max);
+  floats(rows, &s.row_sum);
+  floats(rows, &s.row_sum_low);
   s.head_bytes = s.bytes;
   s.bytes *= static_cast<std::size_t>(plan.heads_together);
   floats(plan.q_stride, &s.q_row);
@@ -320,7 +323,7 @@ Status plan(const Problem& p, const PlanOptions& options, std::unique_ptr<Backen
   choose_heads_together(p, rows, plan.get());
   plan->scratch = layout_scratch(*plan);
   ATTN_RETURN_IF_ERROR(layout_workspace(p, plan.get()));
-  plan->team = std::make_unique<Team>(plan->threads);
+  plan->team = Team(threads.patient);
   write_notes(p, threads, level.reason, plan.get());
   *result = std::move(plan);
   return {};

@@ -37,6 +37,9 @@ struct ScratchLayout {
   std::size_t o = 0;
   std::size_t o_low = 0;
   std::size_t rows = 0;  // RowState of each row
+  std::size_t row_max = 0;
+  std::size_t row_sum = 0;
+  std::size_t row_sum_low = 0;
   std::size_t head_bytes = 0;
   // Shared.
   std::size_t q_row = 0;
@@ -84,7 +87,7 @@ struct CpuPlan : BackendPlan {
   std::size_t scratch_offset = 0;   // threads × scratch.bytes
   std::size_t partials_offset = 0;  // partial_rows × num_splits × (head_dim_v + 2) floats
   std::int64_t partial_rows = 0;
-  std::unique_ptr<Team> team;
+  Team team;
 };
 
 // Query and place in its group of query heads of a packed row. (A division takes as long as four vectors of

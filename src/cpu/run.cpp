@@ -120,7 +120,7 @@ void run_phase(const RunContext& context, const Tasks& tasks, std::int64_t count
                void (*job)(const Phase&, std::int64_t, char*)) {
   Phase phase{context, tasks, job, count};
   const auto workers = static_cast<int>(std::min<std::int64_t>(context.plan.threads, count));
-  context.plan.team->run(workers, &work, &phase);
+  context.plan.team.run(workers, &work, &phase);
 }
 
 void append_job(const Phase& phase, std::int64_t index, char* scratch) {

@@ -1,18 +1,20 @@
 // See threads.hpp.
 #include "cpu/threads.hpp"
 
+#include <dlfcn.h>
 #include <fmt/format.h>
 #include <pthread.h>
 #include <sched.h>
 #include <tbb/global_control.h>
-#include <tbb/parallel_for.h>
 #include <tbb/task_arena.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <charconv>
+#include <chrono>
 #include <cmath>
+#include <cstdint>
 #include <system_error>
 #include <thread>
 #include <vector>
@@ -87,34 +89,196 @@ Status choose_threads(int request, ThreadChoice* choice) {
   }
   const Limits machine = limits();
   choice->threads = request > 0 ? std::min(machine.threads(), request) : machine.threads();
+  choice->patient = !machine.quota.has_value() || *machine.quota >= machine.affinity;
   choice->reason = fmt::format("CPU affinity {}, container quota {}, {}", machine.affinity,
                                machine.quota ? fmt::format("{:.2f}", *machine.quota) : "none",
                                request > 0 ? fmt::format("{} {}", source, request) : "no request");
   return {};
 }
 
-struct Team::Arena {
-  // Not beyond what oneTBB allows the process: it would print a warning.
-  explicit Arena(int threads)
-      : arena(std::min(threads, static_cast<int>(tbb::global_control::active_value(
-                                    tbb::global_control::max_allowed_parallelism)))) {
-    arena.initialize();
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// How long a helper looks for the next call before it gives its thread back to oneTBB, and a caller for the
+// end of its helpers before it sleeps. A thread that sleeps takes 20 to 50 µs to be there again, and its
+// waker 5 µs (virtual machine, 2 CPUs); the gaps between a call's phases, between calls one after another,
+// and between the last tasks of a short call are shorter than this.
+constexpr auto kPatience = std::chrono::microseconds(100);
+constexpr std::size_t kSlots = 8;  // calls that helpers serve at the same time; further ones do without
+constexpr int kSummoned = 2;       // helpers that one thread calls; each of them calls as many again
+
+void pause() {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// Whether `done` came within kPatience of looking.
+template <class Function>
+bool watch(const Function& done) {
+  constexpr int kLooks = 16;  // between two of the clock
+  for (const Clock::time_point end = Clock::now() + kPatience; Clock::now() < end;) {
+    for (int i = 0; i < kLooks; ++i) {
+      if (done()) {
+        return true;
+      }
+      pause();
+    }
   }
-  tbb::task_arena arena;
+  return false;
+}
+
+// One call's work, to be taken index by index by whoever comes.
+class alignas(64) Slot {
+ public:
+  bool occupy() { return !occupied_.load(std::memory_order_relaxed) && !occupied_.exchange(true); }
+
+  void publish(int workers, void (*body)(void*, int), void* context) {
+    body_ = body;
+    context_ = context;
+    finished_.store(0, std::memory_order_relaxed);
+    ticket_.store(static_cast<std::uint64_t>(workers) << 32 | 1, std::memory_order_release);  // 0: the caller
+  }
+
+  // The next index, or 0: none is left. What it belongs to stays until finish(): a ticket that is taken
+  // late belongs to the call that is there then.
+  int take() {
+    if (left(ticket_.load(std::memory_order_relaxed)) <= 0) {
+      return 0;
+    }
+    const std::uint64_t ticket = ticket_.fetch_add(1, std::memory_order_acq_rel);
+    return left(ticket) > 0 ? static_cast<int>(ticket & UINT32_MAX) : 0;
+  }
+  void work(int index) const { body_(context_, index); }
+  // Helpers that the call could still use.
+  [[nodiscard]] int wanted() const {
+    const std::uint64_t ticket = ticket_.load(std::memory_order_relaxed);
+    return left(ticket) > 0 ? static_cast<int>(ticket >> 32) - 1 : 0;
+  }
+  void finish() {
+    finished_.fetch_add(1, std::memory_order_release);
+    finished_.notify_one();
+  }
+
+  // The caller: when `helped` indices that others took are done, the slot is free.
+  void release(int helped) {
+    const auto done = [&] { return finished_.load(std::memory_order_acquire) == helped; };
+    if (!done() && !watch(done)) {
+      for (int seen = finished_.load(std::memory_order_acquire); seen != helped;
+           seen = finished_.load(std::memory_order_acquire)) {
+        finished_.wait(seen);
+      }
+    }
+    occupied_.store(false, std::memory_order_release);
+  }
+
+ private:
+  static std::int64_t left(std::uint64_t ticket) {
+    return static_cast<std::int64_t>(ticket >> 32) - static_cast<std::int64_t>(ticket & UINT32_MAX);
+  }
+
+  std::atomic<std::uint64_t> ticket_{0};  // workers << 32 | next index
+  std::atomic<int> finished_{0};
+  std::atomic<bool> occupied_{false};
+  void (*body_)(void*, int) = nullptr;
+  void* context_ = nullptr;
 };
 
-Team::Team(int threads) {
-  if (threads > 1 && !in_forked_child()) {
-    arena_ = std::make_unique<Arena>(threads);
+// The process's helpers: tasks in an arena of oneTBB, whose threads they hold as long as calls follow each
+// other. Never destroyed, as helpers may be under way when the process ends.
+class Crew {
+ public:
+  static Crew& instance() {
+    static Crew& crew = *new Crew;  // NOLINT(cppcoreguidelines-owning-memory)
+    return crew;
   }
-}
 
-Team::~Team() {
-  if (in_forked_child()) {
-    arena_
-        .release();  // NOLINT(bugprone-unused-return-value): its workers do not exist here; leaked on purpose
+  void run(int workers, bool patient, void (*body)(void*, int), void* context) {
+    Slot* slot = nullptr;
+    for (std::size_t i = 0; i < kSlots && slot == nullptr; ++i) {
+      slot = slots_[i].occupy() ? &slots_[i] : nullptr;
+    }
+    if (slot == nullptr) {
+      for (int i = 0; i < workers; ++i) {
+        body(context, i);
+      }
+      return;
+    }
+    patient_.store(patient, std::memory_order_relaxed);
+    slot->publish(workers, body, context);
+    published_.fetch_add(1, std::memory_order_release);
+    summon(workers - 1);
+    body(context, 0);
+    int own = 1;
+    for (int index = slot->take(); index > 0; index = slot->take()) {
+      body(context, index);
+      ++own;
+    }
+    slot->release(workers - own);
   }
-}
+
+ private:
+  // Not beyond what oneTBB allows the process when the first call needs a thread: it would print a warning.
+  Crew()
+      : most_(static_cast<int>(
+                  tbb::global_control::active_value(tbb::global_control::max_allowed_parallelism)) -
+              1),
+        arena_(std::max(most_, 1), 0) {
+    // A helper may begin after its call, and the caller's dlclose: the library stays.
+    Dl_info info;
+    if (dladdr(&g_forked, &info) != 0 && info.dli_fname != nullptr) {
+      (void)dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
+    }
+  }
+
+  // Calls helpers, kSummoned at most, while there are fewer than `wanted`.
+  void summon(int wanted) {
+    int there = helpers_.load(std::memory_order_relaxed);
+    for (int called = 0; called < kSummoned && there < std::min(wanted, most_);) {
+      if (!helpers_.compare_exchange_weak(there, there + 1, std::memory_order_relaxed)) {
+        continue;
+      }
+      try {
+        arena_.enqueue([this] { help(); });
+      } catch (...) {  // no memory: the caller does the work
+        helpers_.fetch_sub(1, std::memory_order_relaxed);
+        return;
+      }
+      ++called;
+      ++there;
+    }
+  }
+
+  void help() {
+    do {
+      const std::uint32_t seen = published_.load(std::memory_order_acquire);
+      for (Slot& slot : slots_) {
+        for (int index = slot.take(); index > 0; index = slot.take()) {
+          summon(slot.wanted());
+          slot.work(index);
+          slot.finish();
+        }
+      }
+      const auto published = [&] { return published_.load(std::memory_order_relaxed) != seen; };
+      if (!published() && !(patient_.load(std::memory_order_relaxed) && watch(published))) {
+        break;
+      }
+    } while (true);
+    helpers_.fetch_sub(1, std::memory_order_relaxed);
+  }
+
+  const int most_;
+  tbb::task_arena arena_;
+  alignas(64) std::atomic<std::uint32_t> published_{0};
+  alignas(64) std::atomic<int> helpers_{0};  // called or here
+  std::atomic<bool> patient_{true};          // as the last call said
+  Slot slots_[kSlots];
+};
+
+}  // namespace
 
 void Team::run(int workers, void (*body)(void*, int), void* context) const {
   if (workers <= 1) {
@@ -123,11 +287,8 @@ void Team::run(int workers, void (*body)(void*, int), void* context) const {
     }
     return;
   }
-  if (arena_ != nullptr && !in_forked_child()) {
-    arena_->arena.execute([&] {
-      tbb::parallel_for(
-          0, workers, [&](int i) { body(context, i); }, tbb::simple_partitioner());
-    });
+  if (!in_forked_child()) {
+    Crew::instance().run(workers, patient_, body, context);
     return;
   }
   std::vector<std::thread> threads;

@@ -35,22 +35,36 @@ void TaskRunner::begin_rows() {
   block_rows_ = (block_rows_ + granule - 1) / granule * granule;
   num_blocks_ = (num_rows_ + block_rows_ - 1) / block_rows_;
 
-  for (int row = 0; row < num_rows_; ++row) {
+  const auto state_of = [&](int row) {
     RowState state = begin_row(context_, task_.sequence, task_.kv_head, task_.row_begin + row);
     state.visible_begin = std::clamp(state.visible_begin, task_.key_begin, task_.key_end);
     state.visible_end = std::clamp(state.visible_end, task_.key_begin, task_.key_end);
-    rows_[row] = state;
+    return state;
+  };
+  // Bounds never fall from a row to the next, so all rows see what the first and the last both see.
+  rows_[0] = state_of(0);
+  rows_[num_rows_ - 1] = state_of(num_rows_ - 1);
+  const bool alike = !problem_.alibi && rows_[0].visible_begin == rows_[num_rows_ - 1].visible_begin &&
+                     rows_[0].visible_end == rows_[num_rows_ - 1].visible_end;
+  for (int row = 1; row < num_rows_ - 1; ++row) {
+    rows_[row] = alike ? rows_[0] : state_of(row);
   }
   const Block last = block(num_blocks_ - 1);
-  const std::size_t floats =
-      static_cast<std::size_t>(last.first + last.padded) * static_cast<std::size_t>(plan_.o_stride);
-  std::fill_n(o_, floats, 0.0F);
+  const auto padded = static_cast<std::size_t>(last.first + last.padded);
+  std::fill_n(row_max_, padded, -std::numeric_limits<float>::infinity());
+  std::fill_n(row_sum_, padded, 0.0F);
+  std::fill_n(row_sum_low_, padded, 0.0F);
+  // By memset, which uses the CPU's widest stores where code for the baseline cannot.
+  const std::size_t bytes = padded * static_cast<std::size_t>(plan_.o_stride) * sizeof(float);
+  std::memset(o_, 0, bytes);
   if (!kernels_.bf16_tiles) {
-    std::fill_n(o_low_, floats, 0.0F);
+    std::memset(o_low_, 0, bytes);
   }
   const double scale = problem_.scale();
   factor_ = static_cast<float>(problem_.softcap > 0.0F ? scale : scale * std::numbers::log2e);
-  // A positive factor can wait for the softmax: it keeps the order of scores and the −inf of hidden ones.
+  // A positive factor can wait for the softmax: it keeps the order of scores and the −inf of hidden ones. In
+  // fp32 it does not: the largest score's probability is to be 1 exactly, so that a mean of equal values is
+  // that value, and factor · s − max in one rounding is not 0 for it.
   if (kernels_.bf16_tiles && factor_ > 0.0F && problem_.softcap == 0.0F && !problem_.alibi) {
     deferred_ = factor_;
     factor_ = 1;
@@ -188,20 +202,8 @@ void TaskRunner::hide_invisible(const Block& b, std::int64_t base, int begin, in
 }
 
 void TaskRunner::softmax(const Block& b, int begin, int end, float* rescale) {
-  float max[kMaxBlockRows] = {};
-  float sum[kMaxBlockRows] = {};
-  float sum_low[kMaxBlockRows] = {};
-  for (int row = 0; row < b.count; ++row) {
-    max[row] = rows_[b.first + row].max;
-    sum[row] = rows_[b.first + row].sum;
-    sum_low[row] = rows_[b.first + row].sum_low;
-  }
-  kernels_.softmax({s_, b.count, begin, end, max, sum, sum_low, rescale, deferred_});
-  for (int row = 0; row < b.count; ++row) {
-    rows_[b.first + row].max = max[row];
-    rows_[b.first + row].sum = sum[row];
-    rows_[b.first + row].sum_low = sum_low[row];
-  }
+  kernels_.softmax({s_, b.count, begin, end, row_max_ + b.first, row_sum_ + b.first, row_sum_low_ + b.first,
+                    rescale, deferred_});
 }
 
 void TaskRunner::accumulate(const Block& b, std::int64_t base, const float* rescale, int begin, int end) {
@@ -302,6 +304,9 @@ void TaskRunner::run_tile(std::int64_t base) {
 
 void TaskRunner::finish() {
   for (int row = 0; row < num_rows_; ++row) {
+    rows_[row].max = row_max_[row];
+    rows_[row].sum = row_sum_[row];
+    rows_[row].sum_low = row_sum_low_[row];
     const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(row) * plan_.o_stride;
     const float* low = kernels_.bf16_tiles ? kZeroRow : o_low_ + at;
     if (task_.partials != nullptr) {

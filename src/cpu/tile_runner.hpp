@@ -31,6 +31,9 @@ class TaskRunner {
         o_(part<float>(scratch, plan_.scratch.o + head_offset(slot))),
         o_low_(part<float>(scratch, plan_.scratch.o_low + head_offset(slot))),
         rows_(part<RowState>(scratch, plan_.scratch.rows + head_offset(slot))),
+        row_max_(part<float>(scratch, plan_.scratch.row_max + head_offset(slot))),
+        row_sum_(part<float>(scratch, plan_.scratch.row_sum + head_offset(slot))),
+        row_sum_low_(part<float>(scratch, plan_.scratch.row_sum_low + head_offset(slot))),
         k_rows_(part<const void*>(scratch, plan_.scratch.k_rows)),
         v_rows_(part<const void*>(scratch, plan_.scratch.v_rows)) {}
 
@@ -133,6 +136,9 @@ class TaskRunner {
   float* o_;
   float* o_low_;
   RowState* rows_;
+  float* row_max_;  // as RowState's, while the tiles are gone through
+  float* row_sum_;
+  float* row_sum_low_;
   const void** k_rows_;
   const void** v_rows_;
 };

@@ -1,7 +1,7 @@
 // What the tests of conformance, numerics and negative share: every plan that computes a problem on this
 // machine (each SIMD level; on a Hopper GPU each kernel too), and calls with prepared data that are judged
 // against the reference before a test looks at their values. ATTN_TEST_BACKEND=cpu or =cuda keeps them to one
-// backend.
+// backend, ATTN_TEST_LEVEL to one SIMD level.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -37,14 +37,17 @@ inline PlanOptions cpu_plan(std::string level = {}, int threads = 0) {
   return options;
 }
 
-// A plan for each SIMD level that this CPU can run, best first.
+// A plan for each SIMD level that this CPU can run, best first; only for that of ATTN_TEST_LEVEL, where it is
+// set.
 inline std::vector<PlanOptions> all_levels() {
+  const char* only = std::getenv("ATTN_TEST_LEVEL");
   std::vector<PlanOptions> plans;
   for (const CpuLevel& level : cpu_levels()) {
-    if (level.runnable) {
+    if (level.runnable && (only == nullptr || level.name == only)) {
       plans.push_back(cpu_plan(level.name));
     }
   }
+  EXPECT_FALSE(plans.empty()) << "ATTN_TEST_LEVEL=" << only << " does not run here";
   return plans;
 }
 

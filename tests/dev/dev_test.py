@@ -95,6 +95,30 @@ class Packages(unittest.TestCase):
         self.assertIn("apt-get install libhwy-dev cmake", self.refusal({}, 1000))
 
 
+class Cross(unittest.TestCase):
+    def call(self, args, aarch64, x86_64):
+        with mock.patch.object(dev, "cross_aarch64", return_value=aarch64) as arm, \
+             mock.patch.object(dev, "cross_x86_64", return_value=x86_64) as intel, \
+             mock.patch.object(dev, "ensure_packages"), mock.patch.object(dev, "apt_install") as install, \
+             mock.patch.object(dev.os, "uname", return_value=mock.Mock(machine="x86_64")), \
+             mock.patch.object(dev.shutil, "which", lambda tool: tool if tool == "dpkg-query" else None), \
+             contextlib.redirect_stdout(io.StringIO()):
+            return dev.command_cross(args), arm, intel, install
+
+    def test_a_failure_on_either_machine_is_a_failure(self):
+        for aarch64, x86_64, expected in ((0, 0, 0), (1, 0, 1), (0, 1, 1)):
+            self.assertEqual(self.call([], aarch64, x86_64)[0], expected)
+
+    def test_only_what_was_asked_for_is_run_and_installed(self):
+        code, arm, intel, install = self.call(["x86_64", "--all", "-R", "append"], 1, 0)
+        self.assertEqual(code, 0)
+        arm.assert_not_called()
+        intel.assert_called_once_with(["-R", "append"], True)
+        install.assert_called_once_with(["qemu-user"])
+        for packages in dev.CROSS_PACKAGES.values():  # ./dev test and the others never install these
+            self.assertFalse(set(packages) & set(dev.TOOL_PACKAGES))
+
+
 class Preset(unittest.TestCase):
     def test_a_build_that_is_there_is_kept(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -2,6 +2,8 @@
 // is refused by name. The measured rates are of this machine's order.
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+
 #include "cpu_test_util.hpp"
 
 namespace attn::cpu {
@@ -22,6 +24,15 @@ TEST_F(CpuLevels, TheBestIsTakenWithoutARequest) {
   LevelChoice choice;
   ASSERT_TRUE(choose_level("", &choice).ok());
   EXPECT_EQ(choice.kernels->level, runnable_levels().front());
+}
+
+// For emulated CPUs, whose best level is known: cpu_tests.cmake names it.
+TEST_F(CpuLevels, TheBestIsTheOneThatThisCpuIsKnownToHave) {
+  const char* known = std::getenv("ATTN_TEST_BEST_LEVEL");
+  if (known == nullptr) {
+    GTEST_SKIP() << "ATTN_TEST_BEST_LEVEL does not name this CPU's best level";
+  }
+  EXPECT_EQ(runnable_levels().front(), known);
 }
 
 TEST_F(CpuLevels, EveryRunnableLevelCanBeAskedFor) {

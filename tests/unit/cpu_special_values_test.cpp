@@ -38,6 +38,37 @@ Problem causal_problem(std::int64_t seqlen_q, std::int64_t seqlen_kv) {
   return p;
 }
 
+// Logits whose rounding is worth thousands of nats (133120² · √64 = 1.4e11, as in PyTorch issue 121558), for
+// one row and for blocks of them: equal ones share the weight equally, whatever their neighbours hold.
+TEST_P(CpuSpecialValues, EnormousLogits) {
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    for (const std::int64_t rows : {1, 40}) {
+      Problem p;
+      p.dtype = dtype;
+      p.seqlen_q = rows;
+      p.seqlen_kv = 300;
+      p.head_dim_qk = 64;
+      p.head_dim_v = 64;
+      p.want_lse = true;
+      DenseCase c(p);
+      for (std::int64_t i = 0; i < rows * 64; ++i) {
+        const bool ordinary = i / 64 % 2 == 1;  // every other row, whose logits are 520
+        core::store_element(c.q.data(), dtype, i, ordinary ? 0x1p-11F : 133120.0F);
+      }
+      for (std::int64_t i = 0; i < 300 * 64; ++i) {
+        core::store_element(c.k.data(), dtype, i, 133120.0F);
+        core::store_element(c.v.data(), dtype, i, 3.0F);
+      }
+      ASSERT_TRUE(c.run(options()).ok());
+      for (std::int64_t i = 0; i < rows; ++i) {
+        EXPECT_NEAR(core::load_element(c.o.data(), dtype, i * 64 + i % 64), 3.0, 1e-5) << i;
+        const double logit = (i % 2 == 1 ? 0x1p-11 : 133120.0) * 133120.0 * 8.0;
+        EXPECT_NEAR(c.lse[static_cast<std::size_t>(i)] / (logit + std::log(300.0)), 1.0, 2e-6) << i;
+      }
+    }
+  }
+}
+
 // Rule 11 for results that are not finite: one NaN, whatever its rows share a kernel with. Rows are grouped
 // otherwise with two threads than with one.
 TEST_P(CpuSpecialValues, NansHaveOneSign) {

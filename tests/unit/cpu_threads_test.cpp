@@ -6,9 +6,12 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <thread>
+#include <vector>
 
 #include "cpu/cgroup.hpp"
 #include "cpu/threads.hpp"
@@ -109,7 +112,7 @@ void count_worker(void* context, int worker) {
 
 TEST(CpuThreads, EveryWorkerRunsOnce) {
   for (const int threads : {1, 2, 3, 8}) {
-    const Team team(threads);
+    const Team team;
     for (int workers = 0; workers <= threads; ++workers) {
       std::atomic<int> calls[8] = {};
       team.run(workers, &count_worker, calls);
@@ -118,6 +121,58 @@ TEST(CpuThreads, EveryWorkerRunsOnce) {
       }
     }
   }
+}
+
+// Callers on teams of their own and on one together, more than the helpers serve at a time; each of their
+// calls has its own counts, so that an index that is done twice, left out or given to another call shows.
+TEST(CpuThreads, CallersBesideEachOther) {
+  const Team shared;
+  std::atomic<int> wrong{0};
+  std::vector<std::thread> callers;
+  for (int caller = 0; caller < 12; ++caller) {
+    callers.emplace_back([&, caller] {
+      const Team own(caller % 3 != 0);
+      for (int call = 0; call < 500; ++call) {
+        std::atomic<int> calls[5] = {};
+        const int workers = 2 + (caller + call) % 4;
+        (caller % 2 == 0 ? shared : own).run(workers, &count_worker, calls);
+        for (int i = 0; i < 5; ++i) {
+          wrong += calls[i].load() == (i < workers ? 1 : 0) ? 0 : 1;
+        }
+      }
+    });
+  }
+  for (std::thread& caller : callers) {
+    caller.join();
+  }
+  EXPECT_EQ(wrong.load(), 0);
+}
+
+// A body that calls again, as a caller's own parallel loop may: no worker waits for one that waits for it.
+TEST(CpuThreads, BodiesMayCall) {
+  std::atomic<int> calls[6] = {};
+  Team().run(
+      4,
+      [](void* counts, int) {
+        for (int i = 0; i < 100; ++i) {
+          Team().run(6, &count_worker, counts);
+        }
+      },
+      calls);
+  for (const std::atomic<int>& count : calls) {
+    EXPECT_EQ(count.load(), 400);
+  }
+}
+
+// Helpers leave the CPU soon after the last call: 0.1 s of them, asleep within some hundred microseconds.
+TEST(CpuThreads, HelpersDoNotWaitForLong) {
+  std::atomic<int> calls[2] = {};
+  for (int i = 0; i < 100; ++i) {
+    Team().run(2, &count_worker, calls);
+  }
+  const std::clock_t before = std::clock();  // CPU time of the process
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  EXPECT_LT(static_cast<double>(std::clock() - before) / CLOCKS_PER_SEC, 0.03);
 }
 
 Problem threaded_problem() {

@@ -62,7 +62,8 @@ def shared_bytes(k):
     tile_m = 64 * k["warpgroups"]
     stored = lambda d: (d + 63) // 64 * 64
     return (2 * stored(k["head_dim_qk"]) * (k["q_slots"] * tile_m + k["k_stages"] * k["tile_n"]) +
-            2 * stored(k["head_dim_v"]) * k["v_stages"] * k["tile_n"] + 1024)
+            2 * stored(k["head_dim_v"]) * k["v_stages"] * k["tile_n"] +
+            (4 * k["warpgroups"] * 2 * 16 * 128 if k["q_slots"] == 1 else 0) + 1024)
 
 
 def main():

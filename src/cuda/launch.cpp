@@ -136,8 +136,8 @@ Status make_params(const Device& device, const KernelEntry& entry, const DenseSh
       {"q", tensors.q, shape.head_dim_qk, shape.seqlen_q, shape.heads_q, tile_m, &params->q, kPlainQ},
       {"k", k, shape.head_dim_qk, rows_kv, heads_kv, tile_n, &params->k, kPlainK},
       {"v", v, columns_v, rows_kv, heads_kv, tile_n, &params->v, kPlainV},
-      {"o", tensors.o, shape.head_dim_v, shape.seqlen_q, shape.heads_q,
-       sm90::o_box_rows(entry.config), &params->o, kPlainO},
+      {"o", tensors.o, shape.head_dim_v, shape.seqlen_q, shape.heads_q, sm90::o_box_rows(entry.config),
+       &params->o, kPlainO},
   };
   for (const Operand& x : operands) {
     if (!is_for_tma(x, shape.batch)) {

@@ -36,9 +36,9 @@ struct Margins<false> {
   static constexpr float kRedo = 0.0f;
   static constexpr float kThreshold = 0x1p15f;
 };
-// Rows that are redone apart and grow on: how often their reference is taken anew, and by how much (log2 units)
-// it must have risen for that to go on. 2^64 of margin and 2^24 of threshold hold 4 blocks of growth by 2^22
-// each.
+// Rows that are redone apart and grow on: how often their reference is taken anew, and by how much (log2
+// units) it must have risen for that to go on. 2^64 of margin and 2^24 of threshold hold 4 blocks of growth
+// by 2^22 each.
 inline constexpr int kRenewBlocks = 4;
 inline constexpr float kStillGrowing = 40.0f;
 // A row of unnormalised O whose absolute sum is below this after a redo may have lost bits to underflow.
@@ -192,9 +192,9 @@ struct OnlineSoftmax {
   }
 
   // Speculative, part 1: rows that are redone apart and grow on take their reference anew in every
-  // kRenewBlocks-th block, before they outgrow it: each by its own maximum, but all at the same block, or they
-  // would fall out of step and some row of the warp would be redone in nearly every one. Whether it was so; O is
-  // then to be multiplied by `rescale`.
+  // kRenewBlocks-th block, before they outgrow it: each by its own maximum, but all at the same block, or
+  // they would fall out of step and some row of the warp would be redone in nearly every one. Whether it was
+  // so; O is then to be multiplied by `rescale`.
   template <class Scores>
   [[nodiscard]] __device__ __forceinline__ bool renew(Scores const& scores, int block, float (&rescale)[2]) {
     if (!kRenew || block % kRenewBlocks != renew_at) {
@@ -225,10 +225,11 @@ struct OnlineSoftmax {
     row_sum[1] += sums[1];
   }
 
-  // Brings `rows` to this block's maximum, with the wide margin, where that is above their reference; O is to be
-  // multiplied by `rescale`.
+  // Brings `rows` to this block's maximum, with the wide margin, where that is above their reference; O is to
+  // be multiplied by `rescale`.
   template <class Scores>
-  __device__ __forceinline__ void raise_rows(Scores const& scores, const bool (&rows)[2], float (&rescale)[2]) {
+  __device__ __forceinline__ void raise_rows(Scores const& scores, const bool (&rows)[2],
+                                             float (&rescale)[2]) {
     CUTE_UNROLL
     for (int r = 0; r < 2; ++r) {
       const float top = quad_max(thread_max(scores, r, -INFINITY)) * scale;

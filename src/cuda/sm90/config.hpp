@@ -71,8 +71,7 @@ inline constexpr int kBoxColumns = 64;  // a TMA box is 128 bytes wide, the span
   const int row_qk = stored_columns(key.head_dim_qk) * 2;
   const int row_v = stored_columns(key.head_dim_v) * 2;
   return row_qk * (config.q_slots * config.tile_m() + config.k_stages * config.tile_n) +
-         row_v * config.v_stages * config.tile_n +
-         o_boxes_bytes(config) + kBarrierBytes;
+         row_v * config.v_stages * config.tile_n + o_boxes_bytes(config) + kBarrierBytes;
 }
 
 // Whether wgmma and the layouts have tiles of this head dim (device/wgmma.hpp).

@@ -74,7 +74,8 @@ struct Epilogue {
       const device::RowEnd<Traits::kKey.logits> row_end(params, tile.batch, tile.head, row + 8 * r,
                                                         device::key_begin<kMask>(params, row + 8 * r),
                                                         device::key_end<kMask>(params, row + 8 * r));
-      sums.lse[r] = row_end.finish(params, sums.sum[r], softmax.reference[r], &sums.inverse[r]) * device::kLn2;
+      sums.lse[r] =
+          row_end.finish(params, sums.sum[r], softmax.reference[r], &sums.inverse[r]) * device::kLn2;
     }
     return sums;
   }
@@ -117,7 +118,8 @@ struct Epilogue {
     }
   }
 
-  __device__ __forceinline__ void write_lse(const Ring<Traits::kConfig.q_slots>& slot, const Sums& sums) const {
+  __device__ __forceinline__ void write_lse(const Ring<Traits::kConfig.q_slots>& slot,
+                                            const Sums& sums) const {
     const TileInfo& tile = shared.info[Traits::info_slot(slot)];
     if (params.lse != nullptr && thread % 4 == 0) {
       const int row = first_row(tile) + thread % 32 / 4;
@@ -177,16 +179,17 @@ struct Epilogue {
   template <class Output>
   __device__ __forceinline__ static std::uint32_t packed_pair(Output const& output, const Sums& sums, int r,
                                                               int n, std::uint32_t (&not_finite)[2]) {
-    const std::uint32_t pair = device::pack_pair<Traits::kBFloat16>(
-        output(r, cute::make_coord(0, n)) * sums.inverse[r], output(r, cute::make_coord(1, n)) * sums.inverse[r]);
+    const std::uint32_t pair =
+        device::pack_pair<Traits::kBFloat16>(output(r, cute::make_coord(0, n)) * sums.inverse[r],
+                                             output(r, cute::make_coord(1, n)) * sums.inverse[r]);
     not_finite[r] = device::add_zero_times<Traits::kBFloat16>(not_finite[r], pair);
     return pair;
   }
 
   // A warp's 16 x 16 block i of O to its place in a tile of kRows rows at `tile` (shared memory, swizzled).
-  // stmatrix: lane l gives the address of row l % 8 of matrix l / 8, and the block's four matrices come in the
-  // order of the accumulator: (rows, rows + 8) of 8 columns, then of the next 8. `row` is this lane's in the
-  // tile. A row's 128 bytes of one box are 8 chunks, and chunk c lies at c ^ row % 8.
+  // stmatrix: lane l gives the address of row l % 8 of matrix l / 8, and the block's four matrices come in
+  // the order of the accumulator: (rows, rows + 8) of 8 columns, then of the next 8. `row` is this lane's in
+  // the tile. A row's 128 bytes of one box are 8 chunks, and chunk c lies at c ^ row % 8.
   template <int kRows, class Output>
   __device__ __forceinline__ void store_block(std::uint32_t tile, int row, Output const& output,
                                               const Sums& sums, int i, int box,
@@ -258,7 +261,8 @@ struct Epilogue {
 
   // Where O is not for TMA and has no slot to go through: element by element.
   template <class Output>
-  __device__ __forceinline__ void store_to_global(Output const& output, const Sums& sums, const TileInfo& tile,
+  __device__ __forceinline__ void store_to_global(Output const& output, const Sums& sums,
+                                                  const TileInfo& tile,
                                                   std::uint32_t (&not_finite)[2]) const {
     CUTE_UNROLL
     for (int r = 0; r < 2; ++r) {
@@ -280,8 +284,9 @@ struct Epilogue {
   __device__ __forceinline__ void redo_rows(int slot, const TileInfo& tile, const unsigned (&suspects)[2],
                                             Sums& sums) const {
     using namespace cute;
-    [[maybe_unused]] Tensor sO = make_tensor(make_smem_ptr(shared.q + slot * Traits::kTileM * Traits::kStoredQk),
-                                             typename Traits::LayoutO{});  // (M, d_v, 1)
+    [[maybe_unused]] Tensor sO =
+        make_tensor(make_smem_ptr(shared.q + slot * Traits::kTileM * Traits::kStoredQk),
+                    typename Traits::LayoutO{});  // (M, d_v, 1)
     if (Traits::kDirectO && thread % 32 == 0) {
       device::bulk_stores_written();
     }

@@ -437,8 +437,8 @@ struct Consumer {
         clean_values(block + 1);
       }
       if constexpr (!Traits::kDirectO) {
-        // The next tile's first product goes to the tensor cores with this tile's last one, which comes first:
-        // the epilogue waits for that alone.
+        // The next tile's first product goes to the tensor cores with this tile's last one, which comes
+        // first: the epilogue waits for that alone.
         slot.advance();
         take_slot();
         scores_there = work.kind == kTile;

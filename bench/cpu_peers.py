@@ -47,6 +47,10 @@ except ImportError:
 
 from libattn_ctypes import Libattn  # noqa: E402
 
+# Before a candidate's turn. PyTorch's OpenMP threads spin for 4 to 5 ms after a call (CPU time of a process that
+# sleeps; libgomp of PyTorch 2.15), and would take the other's CPUs from it.
+REST_S = 10e-3
+
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -193,7 +197,7 @@ def measure(candidates, slice_s, budget_s):
     while (time.perf_counter() - start < budget_s or len(samples[0]) < 5) and len(samples[0]) < 60:
         order = range(len(candidates)) if len(samples[0]) % 2 == 0 else reversed(range(len(candidates)))
         for i in order:
-            time.sleep(2e-3)  # the other's threads stop spinning
+            time.sleep(REST_S)
             candidates[i]()
             samples[i].append(seconds_of(candidates[i], calls[i]))
     return samples

@@ -208,7 +208,7 @@ class Scaling:
                 if peer and len(theirs) < 7:
                     sdpa = self.torch.nn.functional.scaled_dot_product_attention
                     theirs.append(self.peers.seconds_of(lambda: sdpa(*peer), 1))
-                    time.sleep(2e-3)  # its threads stop spinning
+                    time.sleep(self.peers.REST_S)
         return times, theirs
 
     def measure(self):

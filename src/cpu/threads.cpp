@@ -15,6 +15,8 @@
 #include <chrono>
 #include <cmath>
 #include <cstdint>
+#include <limits>
+#include <optional>
 #include <system_error>
 #include <thread>
 #include <vector>
@@ -59,8 +61,27 @@ struct Limits {
   }
 };
 
+// The quota takes a dozen files to find, and every plan asks twice; it seldom changes, so it is looked up
+// once a second at most. No mutex: a forked child must not wait for one.
+std::optional<double> recent_cpu_quota() {
+  using Clock = std::chrono::steady_clock;
+  constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::min();
+  constexpr std::int64_t kFresh = std::chrono::nanoseconds(std::chrono::seconds(1)).count();
+  constexpr double kNone = -1;
+  static constinit std::atomic<std::int64_t> looked_up{kNever};
+  static constinit std::atomic<double> found{kNone};
+  const std::int64_t now = std::chrono::nanoseconds(Clock::now().time_since_epoch()).count();
+  const std::int64_t last = looked_up.load(std::memory_order_acquire);
+  if (last == kNever || now - last >= kFresh) {
+    found.store(cpu_quota().value_or(kNone), std::memory_order_relaxed);
+    looked_up.store(now, std::memory_order_release);
+  }
+  const double quota = found.load(std::memory_order_relaxed);
+  return quota == kNone ? std::nullopt : std::optional<double>(quota);
+}
+
 Limits limits() {
-  return {affinity_cpus(), cpu_quota()};
+  return {affinity_cpus(), recent_cpu_quota()};
 }
 
 }  // namespace

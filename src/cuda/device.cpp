@@ -36,6 +36,9 @@ Status Device::get(int ordinal, Device** device) {
   static std::mutex mutex;
   static std::map<int, std::unique_ptr<Device>> devices;
   *device = nullptr;
+  if (Status status = usable_after_fork(); !status.ok()) {
+    return status;
+  }
   const std::lock_guard lock(mutex);
   if (const auto found = devices.find(ordinal); found != devices.end()) {
     *device = found->second.get();
@@ -110,6 +113,9 @@ Status Device::kernel(const KernelEntry& entry, CUfunction* function) {
 }
 
 Status Device::Scope::enter(Device& device) {
+  if (Status status = usable_after_fork(); !status.ok()) {
+    return status;
+  }
   const Driver& driver = device.driver();
   CUcontext current = nullptr;
   if (driver.ctx_get_current(&current) == CUDA_SUCCESS && current != nullptr) {

@@ -1,7 +1,9 @@
 #include "cuda/driver.hpp"
 
 #include <dlfcn.h>
+#include <pthread.h>
 
+#include <atomic>
 #include <mutex>
 
 namespace attn::cuda {
@@ -73,13 +75,36 @@ Status load(Driver& loaded) {
   return {};
 }
 
+// Set in a child whose parent had started the driver, or was about to. Registered when the library is loaded.
+std::atomic<bool> g_started{false};
+std::atomic<bool> g_in_child{false};
+[[maybe_unused]] const int g_registered =
+    pthread_atfork(nullptr, nullptr, [] { g_in_child.store(g_started.load()); });
+
 }  // namespace
+
+Status usable_after_fork() {
+  if (!g_in_child.load(std::memory_order_relaxed)) {
+    return {};
+  }
+  return Status(StatusCode::kUnavailable,
+                "the NVIDIA driver was started before this process was forked, and does not work in a child; "
+                "start it after the fork, or exec");
+}
 
 Status open_driver(const Driver** driver) {
   static std::once_flag once;
   static Driver loaded{};
   static Status status;
-  std::call_once(once, [] { status = load(loaded); });
+  *driver = nullptr;
+  if (Status usable = usable_after_fork(); !usable.ok()) {
+    return usable;
+  }
+  std::call_once(once, [] {
+    g_started.store(true);
+    status = load(loaded);
+    g_started.store(status.ok());
+  });
   *driver = status.ok() ? &loaded : nullptr;
   return status;
 }

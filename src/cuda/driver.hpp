@@ -52,6 +52,9 @@ struct Driver {
 
 // The driver, or why there is none. Thread-safe; the first call does the work.
 Status open_driver(const Driver** driver);
+// ok, or that this is a child of fork where the driver does not work. To be asked before a mutex of this room
+// is locked: in such a child it may be held by a thread that is not there.
+Status usable_after_fork();
 
 // "CUDA_ERROR_…" for a message.
 [[nodiscard]] std::string error_name(const Driver& driver, CUresult result);

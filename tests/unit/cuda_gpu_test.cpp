@@ -1,8 +1,11 @@
 // The CUDA backend through the public API on a GPU: refusals of a plan and of a run before any launch, after
-// which the next call works; the caller's context left as found; many threads that plan and run at once.
-// Skipped without a Hopper GPU.
+// which the next call works; the caller's context left as found; many threads that plan and run at once;
+// children of fork. Skipped without a Hopper GPU.
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <attn/attn.hpp>
 #include <bit>
 #include <cmath>
@@ -189,6 +192,42 @@ TEST_F(CudaGpu, LeavesTheCallersContextAsFound) {
     EXPECT_EQ(driver_->ctx_get_current(&after), CUDA_SUCCESS);
     EXPECT_EQ(before, after);
   }).join();
+}
+
+// Other threads plan while this one forks, so a mutex may be held in the child by nobody.
+TEST_F(CudaGpu, AChildOfForkIsToldAndNeverWaits) {
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> planners;
+  for (int i = 0; i < 3; ++i) {
+    planners.emplace_back([&] {
+      while (!stop) {
+        Plan plan;
+        EXPECT_TRUE(make_plan(problem_, options_, &plan).ok());
+      }
+    });
+  }
+  for (int i = 0; i < 20; ++i) {
+    const pid_t child = fork();
+    if (child == 0) {
+      alarm(20);  // a child that waits for a mutex dies, and is no success
+      Plan plan;
+      const Status planned = make_plan(problem_, options_, &plan);
+      const Status ran = call(tensors_);
+      const auto told = [](const Status& status) {
+        return status.code() == StatusCode::kUnavailable &&
+               status.message().find("fork") != std::string::npos;
+      };
+      _exit(told(planned) && told(ran) ? 0 : 1);
+    }
+    int status = -1;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  }
+  stop = true;
+  for (std::thread& planner : planners) {
+    planner.join();
+  }
+  expect_works();
 }
 
 TEST_F(CudaGpu, ThreadsPlanAndRunAtOnce) {

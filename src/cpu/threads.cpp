@@ -33,48 +33,32 @@ std::atomic<bool> g_forked{false};
 // Registered when the library is loaded: whoever forks later, with or without exec, is noticed in the child.
 const int g_registered = pthread_atfork(nullptr, nullptr, [] { g_forked.store(true); });
 
-// Calls use(mask, its bytes) with the CPUs that the scheduler may put this thread on, and says whether it
-// knew them; grows the mask for machines beyond 1024 CPUs.
-template <class Function>
-bool with_affinity(const Function& use) {
-  for (int cpus = 1024; cpus <= (1 << 20); cpus *= 2) {
-    cpu_set_t* set = CPU_ALLOC(static_cast<std::size_t>(cpus));
-    if (set == nullptr) {
-      return false;
-    }
-    const std::size_t bytes = CPU_ALLOC_SIZE(static_cast<std::size_t>(cpus));
-    const bool known = sched_getaffinity(0, bytes, set) == 0;
-    if (known) {
-      use(set, bytes);
-    }
-    CPU_FREE(set);
-    if (known) {
-      return true;
-    }
-  }
-  return false;
-}
+// The CPUs that the scheduler may put this thread on, for machines of up to 16384 (Linux: 8192 at most). On
+// the stack: a run allocates nothing.
+struct Affinity {
+  cpu_set_t sets[16] = {};
+  bool known = sched_getaffinity(0, sizeof(sets), sets) == 0;
+
+  [[nodiscard]] int count() const { return known ? CPU_COUNT_S(sizeof(sets), sets) : 0; }
+};
 
 int affinity_cpus() {
-  int count = 0;
-  if (with_affinity([&](cpu_set_t* set, std::size_t bytes) { count = CPU_COUNT_S(bytes, set); })) {
-    return std::max(count, 1);
-  }
-  return static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  const Affinity affinity;
+  return affinity.known ? std::max(affinity.count(), 1)
+                        : static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
 }
 
 // Moves this thread to another of the CPUs it may use, and leaves it as free as it was.
 void leave_cpu(int cpu) {
-  (void)with_affinity([&](cpu_set_t* set, std::size_t bytes) {
-    const auto index = static_cast<std::size_t>(cpu);
-    if (!CPU_ISSET_S(index, bytes, set) || CPU_COUNT_S(bytes, set) < 2) {
-      return;
-    }
-    CPU_CLR_S(index, bytes, set);
-    (void)sched_setaffinity(0, bytes, set);
-    CPU_SET_S(index, bytes, set);
-    (void)sched_setaffinity(0, bytes, set);
-  });
+  Affinity affinity;
+  const auto index = static_cast<std::size_t>(cpu);
+  if (affinity.count() < 2 || !CPU_ISSET_S(index, sizeof(affinity.sets), affinity.sets)) {
+    return;
+  }
+  CPU_CLR_S(index, sizeof(affinity.sets), affinity.sets);
+  (void)sched_setaffinity(0, sizeof(affinity.sets), affinity.sets);
+  CPU_SET_S(index, sizeof(affinity.sets), affinity.sets);
+  (void)sched_setaffinity(0, sizeof(affinity.sets), affinity.sets);
 }
 
 struct Limits {

@@ -193,6 +193,32 @@ Problem threaded_problem() {
 
 // More threads than CPUs cannot be asked for through a plan, so the machine's CPUs are the most that this
 // compares; the team's own test above goes beyond.
+// A helper that wakes on its caller's CPU moves off it: afterwards it may run where it might before.
+TEST(CpuThreads, HelpersKeepTheirAffinity) {
+  cpu_set_t all;
+  ASSERT_EQ(sched_getaffinity(0, sizeof(all), &all), 0);
+  std::atomic<int> different{0};
+  struct Context {
+    const cpu_set_t* all;
+    std::atomic<int>* different;
+  } context{&all, &different};
+  for (int round = 0; round < 30; ++round) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(3));  // helpers fall asleep
+    Team().run(
+        4,
+        [](void* pointer, int) {
+          const auto& c = *static_cast<Context*>(pointer);
+          cpu_set_t now;
+          if (sched_getaffinity(0, sizeof(now), &now) != 0 || CPU_EQUAL(&now, c.all) == 0) {
+            c.different->fetch_add(1);
+          }
+          std::this_thread::sleep_for(std::chrono::microseconds(200));  // long enough for helpers to come
+        },
+        &context);
+  }
+  EXPECT_EQ(different.load(), 0);
+}
+
 TEST(CpuThreads, ResultsDoNotDependOnTheirNumber) {
   Problem decode = threaded_problem();
   decode.seqlen_q = 1;

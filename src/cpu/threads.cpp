@@ -28,6 +28,8 @@
 namespace attn::cpu {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
 std::atomic<bool> g_forked{false};
 
 // Registered when the library is loaded: whoever forks later, with or without exec, is noticed in the child.
@@ -74,7 +76,6 @@ struct Limits {
 // The quota takes a dozen files to find, and every plan asks twice; it seldom changes, so it is looked up
 // once a second at most. No mutex: a forked child must not wait for one.
 std::optional<double> recent_cpu_quota() {
-  using Clock = std::chrono::steady_clock;
   constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::min();
   constexpr std::int64_t kFresh = std::chrono::nanoseconds(std::chrono::seconds(1)).count();
   constexpr double kNone = -1;
@@ -128,8 +129,6 @@ Status choose_threads(int request, ThreadChoice* choice) {
 }
 
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 // How long a helper looks for the next call before it gives its thread back to oneTBB, and a caller for the
 // end of its helpers before it sleeps. A thread that sleeps takes 20 to 50 µs to be there again, and its

@@ -17,14 +17,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-MAX_SPILL_BYTES = 24    # measured: 0 with two consumer warpgroups, 4 with three, at a tile's ends
+MAX_SPILL_BYTES = 24    # measured: 0 with two consumer warpgroups, 8 with three, at a tile's ends
 MAX_CPU_SECONDS = 20.0
 BUSY = 2.0              # a CPU that others use as well counts up to twice the time (shared caches and threads)
 # SASS that must be there: wgmma, TMA loads and stores, matrix stores to shared memory, the register hand-over.
 REQUIRED = {"HGMMA": "wgmma", "UTMALDG": "TMA loads", "UTMASTG": "TMA stores", "STSM": "stmatrix",
             "USETMAXREG": "setmaxnreg", "MUFU.EX2": "ex2"}
 # … and what must not be: matrix products of older kinds.
-THROUGH_THE_SLOT = ("UTMASTG", "STSM")
 FORBIDDEN = {"HMMA": "mma.sync products"}
 
 
@@ -109,9 +108,7 @@ def main():
             row["instructions"] = sum(counts.values())
             row["sass"] = {op: total(op) for op in (*REQUIRED, *FORBIDDEN, "FMNMX", "LDL", "STL")}
             for op, what in REQUIRED.items():
-                # With one Q slot O leaves from registers (docs/kernels/sm90_forward.md).
-                if kernel["q_slots"] > 1 or op not in THROUGH_THE_SLOT:
-                    expect(row["sass"][op] > 0, f"no {op} in the code: {what} are missing")
+                expect(row["sass"][op] > 0, f"no {op} in the code: {what} are missing")
             for op, what in FORBIDDEN.items():
                 expect(row["sass"][op] == 0, f"{row['sass'][op]} {op} in the code: {what}")
         rows.append(row)

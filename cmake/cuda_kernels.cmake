@@ -55,7 +55,7 @@ function(attn_cuda_kernels list)
       string(APPEND key "${key_${field}}")
       unset(key_${field})
     endforeach()
-    foreach(field warpgroups tile_n k_stages v_stages q_slots softmax short_first ping_pong producer_registers
+    foreach(field warpgroups tile_n k_stages v_stages q_slots softmax short_first output_first ping_pong producer_registers
             consumer_registers)
       string(APPEND config "${config_${field}}")
       unset(config_${field})

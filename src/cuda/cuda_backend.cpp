@@ -128,11 +128,12 @@ Status plan(const Problem& problem, const PlanOptions& options, std::unique_ptr<
   made->notes.push_back(
       "loads: TMA; a tensor whose address or strides are no multiples of 16 bytes (or negative) is copied "
       "element by element, which is slower");
-  made->notes.push_back("tiles: " + std::to_string(made->order.num_tiles) + " on " +
-                        std::to_string(made->device->num_sms()) + " SMs, " +
-                        (made->order.dynamic ? "claimed longest first in sections of " +
-                                                   std::to_string(made->order.heads_per_section) + " heads"
-                                             : "in order"));
+  made->notes.push_back(
+      "tiles: " + std::to_string(made->order.num_tiles) + " on " + std::to_string(made->device->num_sms()) +
+      " SMs, " + (made->order.dynamic ? "claimed " : "") +
+      (made->order.longest_first
+           ? "longest first in sections of " + std::to_string(made->order.heads_per_section) + " heads"
+           : "in order"));
   // Loaded here, so that a run loads nothing and may be captured.
   Device::Scope scope;
   ATTN_RETURN_IF_ERROR(scope.enter(*made->device));

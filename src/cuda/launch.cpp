@@ -16,6 +16,8 @@ constexpr std::int64_t kElementBytes = 2;
 // Heads whose K and V together stay in L2 while the section's tiles run: half of it was as good as a quarter,
 // and more was slower (an H200's 50 MB; docs/kernels/sm90_forward.md).
 constexpr std::int64_t kSectionShareOfL2 = 2;
+// Heads of so few tiles end evenly in any section, and have smaller ones (docs/performance.md).
+constexpr std::int64_t kShortTiles = 8;
 
 // One of the four tensors as a kernel sees it.
 struct Operand {
@@ -83,7 +85,9 @@ std::uint64_t next_launch_id() {
 // allow, that a section's tiles, claimed longest first, end evenly: the last section's longest tile must not
 // outlast what the other SMs still have. With T tiles a head whose lengths grow evenly, H heads keep num_sms
 // busy for H·T²/2 / num_sms blocks, and the longest tile has T: H·T >= 2·num_sms. The remainder is spread
-// over the sections for the same reason.
+// over the sections for the same reason. Short heads (T <= kShortTiles) get one and a half rounds of tiles a
+// section: in a larger one all SMs begin with longest tiles, each the first to read its K and V, and wait for
+// DRAM, which has little to do later on.
 std::int64_t heads_per_section(const DenseShape& shape, std::int64_t num_m_tiles, const GpuSize& gpu) {
   const std::int64_t heads = shape.batch * shape.heads_q;
   const std::int64_t group = shape.heads_q / shape.heads_kv;  // these share their K and V
@@ -94,8 +98,13 @@ std::int64_t heads_per_section(const DenseShape& shape, std::int64_t num_m_tiles
     return kv_heads > heads ? heads : kv_heads * group;
   };
   const std::int64_t most = heads_in(gpu.l2_bytes / 4 * 3);
-  const std::int64_t even = (2 * gpu.num_sms + num_m_tiles - 1) / std::max<std::int64_t>(1, num_m_tiles);
-  const std::int64_t wanted = std::max(heads_in(gpu.l2_bytes / kSectionShareOfL2), std::min(even, most));
+  const auto rounds = [&](std::int64_t halves) {  // heads that make so many half rounds of the SMs
+    return (halves * gpu.num_sms / 2 + num_m_tiles - 1) / std::max<std::int64_t>(1, num_m_tiles);
+  };
+  const std::int64_t wanted =
+      num_m_tiles <= kShortTiles
+          ? std::min(rounds(3), most)
+          : std::max(heads_in(gpu.l2_bytes / kSectionShareOfL2), std::min(rounds(4), most));
   const auto heads_of = [&](std::int64_t sections) { return (heads + sections - 1) / sections; };
   const std::int64_t sections = std::max<std::int64_t>(1, heads / wanted);
   return std::max<std::int64_t>(1, heads_of(sections) <= most ? heads_of(sections) : heads_of(sections + 1));
@@ -114,7 +123,12 @@ TileOrder order_tiles(const KernelEntry& entry, const DenseShape& shape, const G
   if (entry.key.mask == sm90::Mask::kBand && bounded) {
     order.heads_per_section = heads_per_section(shape, order.num_m_tiles, gpu);
     order.longest_first = true;
-    order.dynamic = true;
+    order.dynamic = order.num_tiles > gpu.num_sms;
+  } else {
+    // A head's last tile is short where some warpgroup has no rows, and in a static order the same SMs would
+    // get all of these.
+    const std::int64_t last_rows = shape.seqlen_q - (order.num_m_tiles - 1) * tile_m;
+    order.dynamic = order.num_tiles > gpu.num_sms && order.num_m_tiles > 1 && last_rows <= tile_m - 64;
   }
   return order;
 }
@@ -196,7 +210,7 @@ Status launch(Device& device, const KernelEntry& entry, ForwardParams& params, c
   }
   params.tile_counter = nullptr;
   const auto grid = static_cast<unsigned>(std::min<std::int64_t>(order.num_tiles, device.num_sms()));
-  if (order.dynamic && order.num_tiles > grid) {
+  if (order.dynamic) {
     params.tile_counter = static_cast<TileCounter*>(workspace);
     params.launch_id = next_launch_id();
   }
@@ -207,6 +221,11 @@ Status launch(Device& device, const KernelEntry& entry, ForwardParams& params, c
   config.blockDimY = config.blockDimZ = 1;
   config.sharedMemBytes = static_cast<unsigned>(sm90::shared_bytes(entry.key, entry.config));
   config.hStream = stream;
+  CUlaunchAttribute early{};
+  early.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+  early.value.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &early;
+  config.numAttrs = 1;
   void* arguments[] = {&params};
   return check(driver, driver.launch_kernel_ex(&config, function, arguments, nullptr), "cuLaunchKernelEx");
 }

@@ -18,8 +18,8 @@ constexpr std::int64_t kHeadDimStep = 8;
 constexpr float kMaxSoftcap = 0x1p100F;
 constexpr float kMinSoftcap = 0x1p-100F;
 // Below this many query rows the band kernel of head_dim 64 takes 128 rows a tile, not 192: fewer rows are
-// wasted on the diagonal (measured on an H200: bench/results/h200/tiles.json).
-constexpr std::int64_t kShortBandRows = 2048;
+// wasted on the diagonal (measured on an H200 at 512, 768 and 1024 rows: docs/performance.md).
+constexpr std::int64_t kShortBandRows = 768;
 
 Status unsupported(std::string message) {
   return {StatusCode::kUnsupported, std::move(message)};

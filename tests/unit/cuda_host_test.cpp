@@ -93,8 +93,8 @@ TEST(CudaSelect, AScaleOfZeroIsMultipliedBeforeTheMask) {
 
 TEST(CudaSelect, FewRowsTakeTheSmallTile) {
   const auto tile_m = [](const char* line) { return kernel_of(line).config.tile_m(); };
-  EXPECT_EQ(tile_m("b1 hq1 hk1 sq2047 sk4096 d64 bf16 causal=br"), 128);
-  EXPECT_EQ(tile_m("b1 hq1 hk1 sq2048 sk4096 d64 bf16 causal=br"), 192);
+  EXPECT_EQ(tile_m("b1 hq1 hk1 sq767 sk4096 d64 bf16 causal=br"), 128);
+  EXPECT_EQ(tile_m("b1 hq1 hk1 sq768 sk4096 d64 bf16 causal=br"), 192);
   EXPECT_EQ(tile_m("b1 hq1 hk1 sq9 sk4096 d64 bf16"), 192);
 }
 
@@ -177,9 +177,22 @@ TEST(CudaOrder, TilesAndSections) {
   // 6 of 32 heads fit (4 MB each), 9 would be even: three sections would be of 11, so four of 8.
   EXPECT_EQ(order_of("b4 hq8 hk8 sq4096 sk4096 d256 bf16 causal=br").heads_per_section, 8);
   EXPECT_EQ(order_of("b1 hq8 hk8 sq16384 sk16384 d256 bf16 causal=br").heads_per_section, 2);
+  // Four tiles a head: one and a half rounds of 132 SMs are 50 heads, and 512 heads make 10 sections of 52.
+  EXPECT_EQ(order_of("b32 hq16 hk16 sq512 sk512 d128 bf16 causal=br").heads_per_section, 52);
+  // Eight: 25 heads, 5 sections of 26 of the 128.
+  EXPECT_EQ(order_of("b16 hq8 hk8 sq1024 sk1024 d256 bf16 causal=br").heads_per_section, 26);
   // A window only at the left makes tiles of different lengths too; a band kernel without bounds does not.
-  EXPECT_TRUE(order_of("b2 hq6 hk3 sq300 sk1000 d128 bf16 window=9,-1 align=br").dynamic);
-  EXPECT_FALSE(order_of("b2 hq6 hk3 sq300 sk1000 d96 bf16").dynamic);
+  EXPECT_TRUE(order_of("b8 hq6 hk3 sq384 sk1000 d128 bf16 window=9,-1 align=br").dynamic);
+  EXPECT_FALSE(order_of("b8 hq6 hk3 sq384 sk1000 d96 bf16").dynamic);
+  // Nothing is claimed where each SM has one tile at most.
+  EXPECT_FALSE(order_of("b2 hq6 hk3 sq384 sk1000 d128 bf16 window=9,-1 align=br").dynamic);
+  // Without a mask tiles differ where the last one leaves a warpgroup without rows: 512 is 2 · 192 + 128.
+  EXPECT_TRUE(order_of("b32 hq32 hk32 sq512 sk512 d64 bf16").dynamic);
+  EXPECT_TRUE(order_of("b32 hq32 hk32 sq513 sk512 d128 bf16").dynamic);
+  EXPECT_FALSE(order_of("b32 hq32 hk32 sq512 sk512 d128 bf16").dynamic);
+  EXPECT_FALSE(order_of("b32 hq32 hk32 sq576 sk512 d64 bf16").dynamic);
+  EXPECT_FALSE(order_of("b32 hq32 hk32 sq577 sk512 d128 bf16").dynamic);  // 65 rows, some for each warpgroup
+  EXPECT_FALSE(order_of("b32 hq32 hk32 sq100 sk512 d64 bf16").dynamic);
   // Never more than there are, never none, also with no keys or a head larger than the cache.
   EXPECT_EQ(order_of("b1 hq2 hk1 sq64 sk64 d64 bf16 causal=br").heads_per_section, 2);
   EXPECT_EQ(order_of("b1 hq2 hk1 sq65536 sk65536 d64 bf16 causal=br", 1).heads_per_section, 2);

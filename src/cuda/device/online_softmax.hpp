@@ -21,6 +21,8 @@ inline constexpr float kNothingSeen = -1e30f;
 // How far the reference stands above the maximum, and the sum of one thread's share of a row's block up to
 // which a block is kept. bf16 has fp32's range: P may be scaled by 2^-16 at no loss; after a redo 2^-64, so
 // that growing rows redo seldom (the epilogue watches for values of V too small for that: kWideMarginFloor).
+// Rows that are redone apart go up to the next multiple of kStep instead, by at least kLeastRedo: those that
+// grow alike then outgrow it in the same block, whatever they did before, and the warp pays once.
 // fp16: P must stay below 2^16 and loses bits below 2^-14, so there is no margin.
 template <bool kBFloat16>
 struct Margins;
@@ -28,12 +30,15 @@ template <>
 struct Margins<true> {
   static constexpr float kFirst = 16.0f;
   static constexpr float kRedo = 64.0f;
+  static constexpr float kLeastRedo = 16.0f;
+  static constexpr float kStep = 64.0f;
   static constexpr float kThreshold = 0x1p24f;
 };
 template <>
 struct Margins<false> {
   static constexpr float kFirst = 0.0f;
   static constexpr float kRedo = 0.0f;
+  static constexpr float kStep = 0.0f;
   static constexpr float kThreshold = 0x1p15f;
 };
 // Rows that are redone apart and grow on: how often their reference is taken anew, and by how much (log2
@@ -49,9 +54,14 @@ __device__ __forceinline__ float quad_max(float x) {
   return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
 }
 
-__device__ __forceinline__ float quad_sum(float x) {
-  x += __shfl_xor_sync(0xffffffffu, x, 1);
+__device__ __forceinline__ float pair_sum(float x) {
+  return x + __shfl_xor_sync(0xffffffffu, x, 1);
+}
+__device__ __forceinline__ float sum_of_pairs(float x) {
   return x + __shfl_xor_sync(0xffffffffu, x, 2);
+}
+__device__ __forceinline__ float quad_sum(float x) {
+  return sum_of_pairs(pair_sum(x));
 }
 
 // kRowsApart: a row's bits must not depend on its neighbours in the warp, since one may see a key that
@@ -63,7 +73,7 @@ struct OnlineSoftmax {
   float scale;          // c
   float reference[2];   // log2 units, the same in the four lanes of a row
   float row_sum[2];     // this thread's columns only
-  bool wide_margin[2];  // speculative: a redo has raised the row's reference by Margins::kRedo
+  bool wide_margin[2];  // speculative: a redo has raised the row's reference by more than Margins::kFirst
   bool growing[2];      // kRenew: the last raise was a large one
   int renew_at;         // kRenew: 0 if some row of the warp is growing, else kRenewBlocks
 
@@ -225,6 +235,14 @@ struct OnlineSoftmax {
     row_sum[1] += sums[1];
   }
 
+  __device__ __forceinline__ static float raised_reference(float top) {
+    if constexpr (kRowsApart && Margin::kStep > 0.0f) {
+      return ceilf((top + Margin::kLeastRedo) * (1.0f / Margin::kStep)) * Margin::kStep;
+    } else {
+      return top + Margin::kRedo;
+    }
+  }
+
   // Brings `rows` to this block's maximum, with the wide margin, where that is above their reference; O is to
   // be multiplied by `rescale`.
   template <class Scores>
@@ -235,8 +253,9 @@ struct OnlineSoftmax {
       const float top = quad_max(thread_max(scores, r, -INFINITY)) * scale;
       // Rows redone together all take the wide margin, so that the warp seldom comes here again.
       const bool own = kRowsApart && !(kRenew && growing[r]);
-      const bool raise = rows[r] && (own ? top : top + Margin::kRedo) > reference[r];
-      const float raised = raise ? top + Margin::kRedo : reference[r];
+      const float above = raised_reference(top);
+      const bool raise = rows[r] && (own ? top : above) > reference[r];
+      const float raised = raise ? above : reference[r];
       if constexpr (kRenew) {
         growing[r] = rows[r] ? raised > reference[r] + kStillGrowing : growing[r];
       }

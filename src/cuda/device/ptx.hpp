@@ -73,6 +73,16 @@ __device__ __forceinline__ void bulk_stores_written() {
   asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
 
+// Programmatic dependent launch (PTX ISA, griddepcontrol). The first: kernels behind this one that were
+// launched so may start as soon as SMs become free. The second: waits until the kernels before this one have
+// ended and what they wrote is seen.
+__device__ __forceinline__ void let_later_grids_start() {
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+__device__ __forceinline__ void wait_for_earlier_grids() {
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+
 // A value that all lanes of the warp have, made of one vote a bit: a vote's result lies in a uniform
 // register, so the addresses that depend on it are computed there. wgmma takes its descriptors from uniform
 // registers only, and what lies elsewhere is moved there word by word, by each instruction anew.

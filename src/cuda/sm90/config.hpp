@@ -34,8 +34,9 @@ struct KernelConfig {
   int v_stages = 2;
   int q_slots = 2;  // 2 and more: the next tile's first product is issued beside this tile's last
   Softmax softmax = Softmax::kSpeculative;
-  bool short_first = false;  // speculative: a tile's first reference comes from its first 8 columns only
-  bool ping_pong = true;     // warpgroups take turns at the tensor cores
+  bool short_first = false;   // speculative: a tile's first reference comes from its first 8 columns only
+  bool output_first = false;  // a step's P·V is issued before its Q·Kᵀ
+  bool ping_pong = true;      // warpgroups take turns at the tensor cores
   int producer_registers = 40;
   int consumer_registers = 232;
 

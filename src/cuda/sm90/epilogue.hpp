@@ -53,21 +53,33 @@ struct Epilogue {
     float lse[2];
   };
 
+  // Of row half r, NaN if some element is Inf or NaN, else 0: in two chains, of even and of odd n.
+  struct NotFinite {
+    std::uint32_t sum[2][2] = {};
+    [[nodiscard]] __device__ __forceinline__ bool any(int r) const { return (sum[r][0] | sum[r][1]) != 0; }
+  };
+
   // The warp's first row.
   [[nodiscard]] __device__ __forceinline__ int first_row(const TileInfo& tile) const {
     return tile.m_tile * Traits::kTileM + warpgroup * 64 + thread / 32 * 16;
   }
 
-  // What needs no O: done while the last P·V is under way.
+  // What needs no O, in two steps: waits for other things hide what each takes.
   template <class OnlineSoftmax>
-  [[nodiscard]] __device__ __forceinline__ Sums finish_rows(const Ring<Traits::kConfig.q_slots>& slot,
-                                                            OnlineSoftmax const& softmax) const {
-    const TileInfo& tile = shared.info[Traits::info_slot(slot)];  // the slot is this tile's until o_full
-    const int row = kChanged ? first_row(tile) + thread % 32 / 4 : 0;
-    Sums sums;
+  __device__ __forceinline__ static void begin_rows(OnlineSoftmax const& softmax, Sums& sums) {
     CUTE_UNROLL
     for (int r = 0; r < 2; ++r) {
-      sums.sum[r] = device::quad_sum(softmax.row_sum[r]);
+      sums.sum[r] = device::pair_sum(softmax.row_sum[r]);
+    }
+  }
+  template <class OnlineSoftmax>
+  __device__ __forceinline__ void finish_rows(const Ring<Traits::kConfig.q_slots>& slot,
+                                              OnlineSoftmax const& softmax, Sums& sums) const {
+    const TileInfo& tile = shared.info[Traits::info_slot(slot)];  // the slot is this tile's until o_full
+    const int row = kChanged ? first_row(tile) + thread % 32 / 4 : 0;
+    CUTE_UNROLL
+    for (int r = 0; r < 2; ++r) {
+      sums.sum[r] = device::sum_of_pairs(sums.sum[r]);
     }
     CUTE_UNROLL
     for (int r = 0; r < 2; ++r) {
@@ -77,16 +89,15 @@ struct Epilogue {
       sums.lse[r] =
           row_end.finish(params, sums.sum[r], softmax.reference[r], &sums.inverse[r]) * device::kLn2;
     }
-    return sums;
   }
 
-  // Rows are divided by their sums and stored; those that are not finite, or may have lost range, are redone.
-  template <class O, class OnlineSoftmax>
-  __device__ __forceinline__ void finish(const Ring<Traits::kConfig.q_slots>& slot, O& o,
-                                         OnlineSoftmax const& softmax, Sums& sums, bool careful) const {
-    using namespace cute;
-    auto output = make_tensor(o.data(), device::rows_and_columns(o.layout()));
-    std::uint32_t not_finite[2] = {};  // not 0: some element of row half r is Inf or NaN
+  // Rows are divided by their sums and stored. Returns whether the warp has rows to be judged: they are not
+  // finite, or may have lost range.
+  template <class Output, class OnlineSoftmax>
+  [[nodiscard]] __device__ __forceinline__ bool store(const Ring<Traits::kConfig.q_slots>& slot,
+                                                      Output const& output, OnlineSoftmax const& softmax,
+                                                      Sums& sums, bool careful, NotFinite& not_finite) const {
+    not_finite = {};
     if constexpr (!Traits::kDirectO) {
       store_to_slot(output, sums, slot.index, not_finite);
     } else {
@@ -100,15 +111,20 @@ struct Epilogue {
     bool suspect = Traits::kCareful && careful;
     CUTE_UNROLL
     for (int r = 0; r < 2; ++r) {
-      suspect |= not_finite[r] != 0 || !(sums.sum[r] < INFINITY) || sums.sum[r] == 0.0f;
+      suspect |= not_finite.any(r) || !(sums.sum[r] < INFINITY) || sums.sum[r] == 0.0f;
       if constexpr (Traits::kConfig.softmax == Softmax::kSpeculative) {
         suspect |= softmax.wide_margin[r];
       }
     }
-    if (__any_sync(0xffffffffu, suspect)) {
-      judge(slot, output, softmax, sums, not_finite, careful);
-    }
-    write_lse(slot, sums);
+    return __any_sync(0xffffffffu, suspect) != 0;
+  }
+
+  // The tile is this warpgroup's no more.
+  __device__ __forceinline__ void hand_on(const Ring<Traits::kConfig.q_slots>& slot, const Sums& sums) const {
+    const TileInfo& tile = shared.info[Traits::info_slot(slot)];
+    const int row = first_row(tile) + thread % 32 / 4;
+    const int head = tile.head;
+    const int batch = tile.batch;
     if constexpr (!Traits::kDirectO) {
       cutlass::arch::fence_view_async_shared();
     }
@@ -116,14 +132,12 @@ struct Epilogue {
     if constexpr (!Traits::kDirectO) {
       shared.q_empty[slot.index].arrive();
     }
+    write_lse(row, head, batch, sums);  // none of the slot's business
   }
 
-  __device__ __forceinline__ void write_lse(const Ring<Traits::kConfig.q_slots>& slot,
-                                            const Sums& sums) const {
-    const TileInfo& tile = shared.info[Traits::info_slot(slot)];
+  __device__ __forceinline__ void write_lse(int row, int head, int batch, const Sums& sums) const {
     if (params.lse != nullptr && thread % 4 == 0) {
-      const int row = first_row(tile) + thread % 32 / 4;
-      float* to = params.lse + tile.batch * params.lse_strides.batch + tile.head * params.lse_strides.heads +
+      float* to = params.lse + batch * params.lse_strides.batch + head * params.lse_strides.heads +
                   row * params.lse_strides.seqlen;
       if (row < params.seqlen_q) {
         to[0] = sums.lse[0];
@@ -137,8 +151,8 @@ struct Epilogue {
   // Looks again at a warp's rows one of which may be wrong: the tile is done once more, or the rows are.
   template <class Output, class OnlineSoftmax>
   __device__ __forceinline__ void judge(const Ring<Traits::kConfig.q_slots>& slot, Output const& output,
-                                        OnlineSoftmax const& softmax, Sums& sums,
-                                        const std::uint32_t (&not_finite)[2], bool careful) const {
+                                        OnlineSoftmax const& softmax, Sums& sums, const NotFinite& not_finite,
+                                        bool careful) const {
     const int info_slot = Traits::info_slot(slot);
     const TileInfo& tile = shared.info[info_slot];
     unsigned suspects[2];  // lanes whose row half r must be redone
@@ -147,7 +161,7 @@ struct Epilogue {
       const int row = first_row(tile) + thread % 32 / 4 + 8 * r;
       const int begin = device::key_begin<kMask>(params, row);
       const int end = device::key_end<kMask>(params, row);
-      bool suspect = not_finite[r] != 0 || !(sums.sum[r] < INFINITY);
+      bool suspect = not_finite.any(r) || !(sums.sum[r] < INFINITY);
       suspect |= sums.sum[r] == 0.0f && end > begin;  // logits of −inf, or below every reference
       if (Traits::kCareful && careful) {
         suspect |= sees_bad_key(tile, begin, end);
@@ -178,11 +192,12 @@ struct Epilogue {
   // value that is not finite: 0 · x is 0 for all others.
   template <class Output>
   __device__ __forceinline__ static std::uint32_t packed_pair(Output const& output, const Sums& sums, int r,
-                                                              int n, std::uint32_t (&not_finite)[2]) {
+                                                              int n, NotFinite& not_finite) {
     const std::uint32_t pair =
         device::pack_pair<Traits::kBFloat16>(output(r, cute::make_coord(0, n)) * sums.inverse[r],
                                              output(r, cute::make_coord(1, n)) * sums.inverse[r]);
-    not_finite[r] = device::add_zero_times<Traits::kBFloat16>(not_finite[r], pair);
+    std::uint32_t& sum = not_finite.sum[r][n % 2];
+    sum = device::add_zero_times<Traits::kBFloat16>(sum, pair);
     return pair;
   }
 
@@ -192,8 +207,7 @@ struct Epilogue {
   // the tile. A row's 128 bytes of one box are 8 chunks, and chunk c lies at c ^ row % 8.
   template <int kRows, class Output>
   __device__ __forceinline__ void store_block(std::uint32_t tile, int row, Output const& output,
-                                              const Sums& sums, int i, int box,
-                                              std::uint32_t (&not_finite)[2]) const {
+                                              const Sums& sums, int i, int box, NotFinite& not_finite) const {
     const std::uint32_t chunk = ((thread % 32 / 16) ^ (row % 8)) << 4;
     const std::uint32_t in_box = (row * 128 + chunk) ^ i % 4 * 32;
     std::uint32_t packed[4];
@@ -206,7 +220,7 @@ struct Epilogue {
 
   template <class Output>
   __device__ __forceinline__ void store_to_slot(Output const& output, const Sums& sums, int slot,
-                                                std::uint32_t (&not_finite)[2]) const {
+                                                NotFinite& not_finite) const {
     const std::uint32_t tile =
         device::shared_address(shared.q) + slot * (Traits::kTileM * Traits::kStoredQk * 2);
     const int row = warpgroup * 64 + thread / 32 * 16 + thread % 16;
@@ -221,7 +235,7 @@ struct Epilogue {
   template <class Output>
   __device__ __forceinline__ void store_through_boxes(Output const& output, const Sums& sums,
                                                       const TileInfo& tile, bool careful,
-                                                      std::uint32_t (&not_finite)[2]) const {
+                                                      NotFinite& not_finite) const {
     const int row = first_row(tile);
     const bool leader = thread % 32 == 0;
     if (Traits::kCareful && careful && leader) {
@@ -262,8 +276,7 @@ struct Epilogue {
   // Where O is not for TMA and has no slot to go through: element by element.
   template <class Output>
   __device__ __forceinline__ void store_to_global(Output const& output, const Sums& sums,
-                                                  const TileInfo& tile,
-                                                  std::uint32_t (&not_finite)[2]) const {
+                                                  const TileInfo& tile, NotFinite& not_finite) const {
     CUTE_UNROLL
     for (int r = 0; r < 2; ++r) {
       const int row = first_row(tile) + thread % 32 / 4 + 8 * r;

@@ -130,6 +130,11 @@ struct Loader {
   }
 
   __device__ __forceinline__ void run() {
+    if constexpr (!kPlain) {  // parameters: there before the kernels ahead of this one have ended
+      for (const cuda::TensorMap* map : {&params.q, &params.k, &params.v}) {
+        cute::prefetch_tma_descriptor(reinterpret_cast<const cute::TmaDescriptor*>(map));
+      }
+    }
     std::uint32_t tile = blockIdx.x;
     int redone = 0;
 #pragma unroll 1
@@ -160,6 +165,9 @@ struct Loader {
       }
       TileInfo info = decode_tile<Traits::kKey.mask, Traits::kTileM, Traits::kTileN>(params, work);
       info.careful = again ? 1 : 0;
+      if (tile == blockIdx.x) {  // nothing of an earlier kernel has been read so far
+        device::wait_for_earlier_grids();
+      }
       load_all(info);
       if (!again) {
         tile = broadcast(thread == 0 ? claim(tile) : 0u);

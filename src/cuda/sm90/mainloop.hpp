@@ -40,7 +40,8 @@ struct Consumer {
     int last;
     int plain_begin;  // blocks [plain_begin, plain_end) are neither masked nor changed
     int plain_end;
-    int skipped;  // blocks behind `last`
+    int skipped;   // blocks behind `last`
+    bool no_rows;  // all of this warpgroup's rows lie beyond the last query
   };
 
   Ring<kConfig.q_slots> slot;
@@ -48,6 +49,10 @@ struct Consumer {
   Ring<kConfig.v_stages> v;
   // At head_dim 128 the branch of `renew` cost plain data 5 %, at 64 with three warpgroups nothing.
   static constexpr bool kRenew = Traits::kCareful && kConfig.warpgroups == 3;
+  // Where the row ends of a tile are made: with two warpgroups before the turn, so that O is stored as soon
+  // as it is there; with three beside the last P·V, since the turn is waited for (d 64 full +1 %, d 128 −2
+  // %).
+  static constexpr bool kRowEndsLate = kConfig.warpgroups == 3;
   device::OnlineSoftmax<kConfig.softmax, Traits::kBFloat16, Traits::kCareful, kRenew> softmax;
   Work work;
   bool k_there = false;  // the next K stage has been seen to be full
@@ -147,8 +152,12 @@ struct Consumer {
     if constexpr (kBand) {
       const int2 more = *reinterpret_cast<const int2*>(&info.careful);
       read.careful = device::uniform(more.x) != 0;
-      read.skipped = device::uniform(more.y >> 8 * warpgroup & 0xff);
+      const int skipped = device::uniform(more.y >> 8 * warpgroup & 0xff);
+      read.no_rows = skipped == kNoRows;
+      read.skipped = read.no_rows ? 0 : skipped;
       read.last -= read.skipped;
+    } else {
+      read.no_rows = device::uniform(static_cast<int>(info.skipped) >> 8 * warpgroup & 0xff) != 0;
     }
     return read;
   }
@@ -158,7 +167,7 @@ struct Consumer {
     shared.q_full[slot.index].wait(slot.phase);
     device::compiler_fence();
     work = read_slot();
-    if (work.kind == kTile && params.negate_q) {
+    if (__builtin_expect(work.kind == kTile && params.negate_q, 0)) {
       negate_q();
     }
     if (Traits::kCareful && work.kind == kPause) {
@@ -291,6 +300,36 @@ struct Consumer {
     }
   }
 
+  // A warpgroup without rows lets the tile's further blocks pass: its turns, and the stages. What it makes of
+  // the first block is for nobody.
+  __device__ __forceinline__ void pass_blocks(int& block) {
+#pragma unroll 1
+    for (; block >= work.begin; --block) {
+      if (Traits::kCareful && work.careful) {
+        clean_values(block + 1);
+      }
+      take_turn();
+      pass_turn();
+      wait_for_k();
+      release(shared.k_empty[k.index]);
+      k.advance();
+      shared.v_full[v.index].wait(v.phase);
+      release(shared.v_empty[v.index]);
+      v.advance();
+    }
+    if (Traits::kDirectO) {
+      release_q();
+    }
+  }
+
+  // P·V is done, and its V stage may be filled again.
+  template <class O>
+  __device__ __forceinline__ void take_output(O& o) {
+    cute::warpgroup_fence_operand(o);
+    release(shared.v_empty[v.index]);
+    v.advance();
+  }
+
   // Block `block` of the tile, and P·V of the block before it.
   template <bool kMasked, class S, class P, class O, class Q, class K, class OperandP, class V>
   __device__ __forceinline__ void step(int block, S& s, P& p, O& o, Q const& q_tiles, K const& k_tiles,
@@ -302,17 +341,29 @@ struct Consumer {
     if (Traits::kCareful && work.careful) {
       clean_values(block + 1);
     }
+    if constexpr (kConfig.output_first) {
+      shared.v_full[v.index].wait(v.phase);
+    }
     take_turn();
     warpgroup_fence_operand(s);
     warpgroup_fence_operand(o);
     warpgroup_fence_operand(p);
     warpgroup_arrive();
-    issue_scores(q_tiles, k_tiles, s);
-    shared.v_full[v.index].wait(v.phase);
-    warpgroup_arrive();  // again: a wait lies between, and without it ptxas adds one and says so (C7519)
-    issue_output(operand_p, v_tiles, o);
-    pass_turn();
-    warpgroup_wait<1>();
+    if constexpr (kConfig.output_first) {
+      issue_output(operand_p, v_tiles, o);
+      issue_scores(q_tiles, k_tiles, s);
+      pass_turn();
+      warpgroup_wait<1>();
+      take_output(o);
+      warpgroup_wait<0>();
+    } else {
+      issue_scores(q_tiles, k_tiles, s);
+      shared.v_full[v.index].wait(v.phase);
+      warpgroup_arrive();  // again: a wait lies between, and without it ptxas adds one and says so (C7519)
+      issue_output(operand_p, v_tiles, o);
+      pass_turn();
+      warpgroup_wait<1>();
+    }
     warpgroup_fence_operand(s);
     accumulate = 1;
     release(shared.k_empty[k.index]);
@@ -328,9 +379,10 @@ struct Consumer {
     if constexpr (kClassic) {
       float sums[2];
       softmax.raise_reference(scores, rescale);
-      warpgroup_wait<0>();
-      warpgroup_fence_operand(o);
-      release(shared.v_empty[v.index]);
+      if constexpr (!kConfig.output_first) {
+        warpgroup_wait<0>();
+        take_output(o);
+      }
       softmax.template exponentials<kMasked>(scores, p, sums, visible);
       softmax.row_sum[0] += sums[0];
       softmax.row_sum[1] += sums[1];
@@ -339,13 +391,29 @@ struct Consumer {
       const bool renewed = softmax.renew(scores, block, rescale);
       // No branch stands around this wait: the compiler moves some of the exponentials ahead of it, where
       // nothing else would run.
-      warpgroup_wait<0>();
-      warpgroup_fence_operand(o);
-      release(shared.v_empty[v.index]);
+      if constexpr (!kConfig.output_first) {
+        warpgroup_wait<0>();
+        take_output(o);
+      }
       look_for_k();
       softmax.template later_block<kMasked>(scores, p, output, visible, renewed, rescale);
     }
-    v.advance();
+  }
+
+  // To the next tile, the first product of which may be there.
+  template <class S>
+  __device__ __forceinline__ void end_tile(S& s, bool scores_there) {
+    if constexpr (Traits::kDirectO) {  // Q is on its way meanwhile
+      slot.advance();
+      take_slot();
+    } else {
+      cute::warpgroup_wait<0>();
+      cute::warpgroup_fence_operand(s);
+      if (scores_there) {
+        release(shared.k_empty[k.index]);
+        k.advance();
+      }
+    }
   }
 
   __device__ __forceinline__ void run() {
@@ -368,6 +436,7 @@ struct Consumer {
     Tensor operand_p =
         recast<std::uint32_t>(make_tensor(recast<T>(p).data(), device::as_operand_a(s.layout())));
     auto scores = make_tensor(s.data(), device::rows_and_columns(s.layout()));
+    auto output = make_tensor(o.data(), device::rows_and_columns(o.layout()));
 
     // The first product of a tile, alone.
     auto first_scores = [&]() __attribute__((always_inline)) {
@@ -389,93 +458,116 @@ struct Consumer {
     take_slot();
     bool scores_there = false;  // the tile's first product was made beside the last one of the tile before
 #pragma unroll 1
-    while (work.kind != kEnd) {
-      if (Traits::kCareful && work.kind == kPause) {
+    while (true) {
+#pragma unroll 1
+      while (Traits::kCareful && work.kind == kPause) {
         slot.advance();
         take_slot();
-        continue;
+      }
+      if (work.kind == kEnd) {
+        break;
       }
       if (!scores_there) {
         first_scores();
       }
-      begin_tile();
-      int block = work.last;
-      int visible = Traits::kTileN;
-      if (block < work.plain_begin || block >= work.plain_end) {
-        visible = mask(scores, block);
-      }
-      look_for_k();
-      softmax.template first_block<kConfig.short_first, kBand>(scores, p, visible);
-      --block;
-      if constexpr (kBand) {
-        // Blocks cut by the right edge; plain ones; those cut by the left edge. A loop of its own for the
-        // last costs no time; going back to the first costs registers.
+      // Tile after tile; what is rare stands behind this loop, since jumps over much code cost time.
+      bool judge;
+      bool careful;
+      typename Epilogue<Traits>::NotFinite not_finite;
+      auto done = slot;
+      typename Epilogue<Traits>::Sums sums;
 #pragma unroll 1
-        for (; block >= work.plain_end; --block) {
-          step<true>(block, s, p, o, q_tiles, k_tiles, operand_p, v_tiles);
+      while (true) {
+        begin_tile();
+        int block = work.last;
+        int visible = Traits::kTileN;
+        if (block < work.plain_begin || block >= work.plain_end) {
+          visible = mask(scores, block);
         }
-        if constexpr (!kChanged) {
+        look_for_k();
+        softmax.template first_block<kConfig.short_first, kBand>(scores, p, visible);
+        --block;
+        if (work.no_rows && block >= work.begin) {
+          pass_blocks(block);
+        }
+        if constexpr (kBand) {
+          // Blocks cut by the right edge; plain ones; those cut by the left edge. A loop of its own for the
+          // last costs no time; going back to the first costs registers.
 #pragma unroll 1
-          for (; block >= work.plain_begin; --block) {
-            step<false>(block, s, p, o, q_tiles, k_tiles, operand_p, v_tiles);
-          }
-#pragma unroll 1
-          for (; block >= work.begin; --block) {
+          for (; block >= work.plain_end; --block) {
             step<true>(block, s, p, o, q_tiles, k_tiles, operand_p, v_tiles);
           }
-        }
-      } else {
+          if constexpr (!kChanged) {
 #pragma unroll 1
-        for (; block >= 0; --block) {
-          step<false>(block, s, p, o, q_tiles, k_tiles, operand_p, v_tiles);
+            for (; block >= work.plain_begin; --block) {
+              step<false>(block, s, p, o, q_tiles, k_tiles, operand_p, v_tiles);
+            }
+#pragma unroll 1
+            for (; block >= work.begin; --block) {
+              step<true>(block, s, p, o, q_tiles, k_tiles, operand_p, v_tiles);
+            }
+          }
+        } else {
+#pragma unroll 1
+          for (; block >= 0; --block) {
+            step<false>(block, s, p, o, q_tiles, k_tiles, operand_p, v_tiles);
+          }
         }
-      }
 
-      const auto done = slot;
-      const bool careful = work.careful;
-      if (Traits::kCareful && careful) {
-        clean_values(block + 1);
-      }
-      if constexpr (!Traits::kDirectO) {
-        // The next tile's first product goes to the tensor cores with this tile's last one, which comes
-        // first: the epilogue waits for that alone.
-        slot.advance();
-        take_slot();
-        scores_there = work.kind == kTile;
-        if (scores_there) {
-          skip_keys();
-          wait_for_k();
+        const Epilogue<Traits> epilogue{params, shared, warpgroup, device::opaque(thread)};
+        epilogue.begin_rows(softmax, sums);
+        done = slot;
+        careful = work.careful;
+        if (Traits::kCareful && careful) {
+          clean_values(block + 1);
         }
-      }
-      shared.v_full[v.index].wait(v.phase);
-      take_turn();
-      warpgroup_fence_operand(s);
-      warpgroup_fence_operand(o);
-      warpgroup_fence_operand(p);
-      warpgroup_arrive();
-      issue_output(operand_p, v_tiles, o);
-      if constexpr (!Traits::kDirectO) {
-        // Without a next tile this multiplies what lies in the stage, for nobody: cheaper than a branch here.
-        issue_scores(q_tiles, k_tiles, s);
-      }
-      pass_turn();
-      Epilogue<Traits> epilogue{params, shared, warpgroup, device::opaque(thread)};
-      auto sums = epilogue.finish_rows(done, softmax);
-      warpgroup_wait<Traits::kDirectO ? 0 : 1>();
-      warpgroup_fence_operand(o);
-      release(shared.v_empty[v.index]);
-      v.advance();
-      epilogue.finish(done, o, softmax, sums, careful);
-      if constexpr (Traits::kDirectO) {  // Q is on its way meanwhile
-        slot.advance();
-        take_slot();
-      } else {
-        warpgroup_wait<0>();
+        if constexpr (!Traits::kDirectO) {
+          // The next tile's first product goes to the tensor cores with this tile's last one, which comes
+          // first: the epilogue waits for that alone.
+          slot.advance();
+          take_slot();
+          scores_there = work.kind == kTile;
+          if (scores_there) {
+            skip_keys();
+            wait_for_k();
+          }
+        }
+        shared.v_full[v.index].wait(v.phase);
+        if constexpr (!kRowEndsLate) {
+          epilogue.finish_rows(done, softmax, sums);
+        }
+        take_turn();
         warpgroup_fence_operand(s);
-        if (scores_there) {
-          release(shared.k_empty[k.index]);
-          k.advance();
+        warpgroup_fence_operand(o);
+        warpgroup_fence_operand(p);
+        warpgroup_arrive();
+        issue_output(operand_p, v_tiles, o);
+        if constexpr (!Traits::kDirectO) {
+          // Without a next tile this multiplies what lies in the stage, for nobody: cheaper than a branch
+          // here.
+          issue_scores(q_tiles, k_tiles, s);
         }
+        pass_turn();
+        if constexpr (kRowEndsLate) {
+          epilogue.finish_rows(done, softmax, sums);
+        }
+        warpgroup_wait<Traits::kDirectO ? 0 : 1>();
+        take_output(o);
+        judge = epilogue.store(done, output, softmax, sums, careful, not_finite);
+        if (judge) {
+          break;
+        }
+        epilogue.hand_on(done, sums);
+        end_tile(s, scores_there);
+        if (Traits::kDirectO || !scores_there) {
+          break;
+        }
+      }
+      if (judge) {
+        const Epilogue<Traits> epilogue{params, shared, warpgroup, device::opaque(thread)};
+        epilogue.judge(done, output, softmax, sums, not_finite, careful);
+        epilogue.hand_on(done, sums);
+        end_tile(s, scores_there);
       }
     }
     Epilogue<Traits>::leave(thread);

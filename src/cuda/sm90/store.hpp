@@ -21,6 +21,7 @@ struct Storer {
   __device__ __forceinline__ void run() {
     Ring<kConfig.q_slots> q;
     Ring<Traits::kInfoSlots> slot;
+    device::wait_for_earlier_grids();
     if (params.tile_counter != nullptr && lane == 0) {
       open_counter(params);
       shared.counter_open.arrive();

@@ -15,6 +15,9 @@ namespace attn::sm90 {
 // producer knows whether one has to be done again.
 enum SlotKind : std::int32_t { kEnd = 0, kTile = 1, kPause = 2 };
 
+// TileInfo::skipped of a warpgroup all of whose rows lie beyond the last query.
+inline constexpr std::uint32_t kNoRows = 0xff;
+
 struct alignas(16) TileInfo {
   std::int32_t kind;
   // Blocks [block_begin, block_end), at least one: a tile that sees nothing has one block, wholly masked.
@@ -27,8 +30,8 @@ struct alignas(16) TileInfo {
   std::int32_t head;
   std::int32_t batch;
   std::int32_t careful;  // once more, with NaN and Inf taken out of the masked blocks' values
-  // Blocks at the tile's end of which a warpgroup sees nothing, 8 bits a warpgroup. Its first block is never
-  // skipped.
+  // 8 bits a warpgroup: blocks at the tile's end of which it sees nothing (its first block is never skipped),
+  // or kNoRows.
   std::uint32_t skipped;
   std::uint32_t tile;
   std::int32_t padding;
@@ -74,14 +77,15 @@ __device__ __forceinline__ TileInfo decode_tile(const cuda::ForwardParams& param
   const bool some = unmasked_begin < unmasked_end;
   info.unmasked_begin = some ? unmasked_begin : info.block_begin;
   info.unmasked_end = some ? unmasked_end : info.block_begin;
-  if constexpr (kMask == Mask::kBand) {
 #pragma unroll
-    for (int w = 0; w < kTileM / 64; ++w) {
+  for (int w = 0; w < kTileM / 64; ++w) {
+    std::uint32_t skipped = 0;
+    if constexpr (kMask == Mask::kBand) {
       const int end = (device::key_end<kMask>(params, first_row + 64 * w + 63) + kTileN - 1) / kTileN;
       const int seen_end = end > info.block_begin ? end : info.block_begin + 1;
-      info.skipped |= static_cast<std::uint32_t>(seen_end < info.block_end ? info.block_end - seen_end : 0)
-                      << 8 * w;
+      skipped = static_cast<std::uint32_t>(seen_end < info.block_end ? info.block_end - seen_end : 0);
     }
+    info.skipped |= (first_row + 64 * w < params.seqlen_q ? skipped : kNoRows) << 8 * w;
   }
   return info;
 }

@@ -15,28 +15,34 @@ struct CudaPlan : BackendPlan {
   TileOrder order;
   Device* device = nullptr;
   // The last run's, since most runs have the same tensors: four tensor maps cost as much as the launch
-  // itself.
+  // itself, and asking the driver where each address lies more than half of it.
   struct Last {
     std::mutex mutex;
     bool valid = false;
     DenseTensors tensors;
+    void* workspace = nullptr;
     ForwardParams params;
   };
   mutable Last last;
 
-  Status params_for(const DenseTensors& tensors, ForwardParams* params) const {
+  // Whether the last run had these tensors, which have then been looked at, and its parameters.
+  [[nodiscard]] bool recall(const DenseTensors& tensors, void* workspace, ForwardParams* params) const {
     const std::unique_lock lock(last.mutex, std::try_to_lock);
-    if (lock.owns_lock() && last.valid && last.tensors == tensors) {
+    const bool same =
+        lock.owns_lock() && last.valid && last.workspace == workspace && last.tensors == tensors;
+    if (same) {
       *params = last.params;
-      return {};
     }
-    ATTN_RETURN_IF_ERROR(make_params(*device, *entry, shape, tensors, order, params));
+    return same;
+  }
+  void remember(const DenseTensors& tensors, void* workspace, const ForwardParams& params) const {
+    const std::unique_lock lock(last.mutex, std::try_to_lock);
     if (lock.owns_lock()) {
       last.tensors = tensors;
-      last.params = *params;
+      last.workspace = workspace;
+      last.params = params;
       last.valid = true;
     }
-    return {};
   }
 };
 
@@ -81,6 +87,29 @@ Status check_pointer(const Device& device, const char* name, const void* data) {
   if (memory.managed == 0 && memory.ordinal != device.ordinal()) {
     return core::invalid(name, "memory of device " + std::to_string(memory.ordinal),
                          "device memory of device " + std::to_string(device.ordinal()) + ", the plan's");
+  }
+  return {};
+}
+
+Status check_pointers(const Problem& problem, const CudaPlan& plan, const Tensors& tensors,
+                      const void* workspace) {
+  const bool with_keys = plan.shape.seqlen_kv > 0;
+  const struct {
+    const char* name;
+    const void* data;
+    bool used;
+  } pointers[] = {{"q", tensors.q.data, true},
+                  {"k", tensors.k.data, with_keys},
+                  {"v", tensors.v.data, with_keys},
+                  {"o", tensors.o.data, true},
+                  {"lse", tensors.lse.data, problem.want_lse},
+                  {"sinks", tensors.sinks, problem.sinks},
+                  {"alibi_slopes", tensors.alibi_slopes, problem.alibi},
+                  {"workspace", workspace, plan.order.dynamic}};
+  for (const auto& pointer : pointers) {
+    if (pointer.used) {
+      ATTN_RETURN_IF_ERROR(check_pointer(*plan.device, pointer.name, pointer.data));
+    }
   }
   return {};
 }
@@ -150,37 +179,10 @@ Status run(const PlanImpl& impl, const Tensors& tensors, void* workspace, void* 
   if (plan.order.num_tiles == 0) {
     return {};
   }
-  const bool with_keys = shape.seqlen_kv > 0;
-  const bool with_lse = impl.problem.want_lse;
-  const struct {
-    const char* name;
-    const TensorView* view;
-    bool used;
-  } views[] = {{"q", &tensors.q, true},
-               {"k", &tensors.k, with_keys},
-               {"v", &tensors.v, with_keys},
-               {"o", &tensors.o, true}};
   Device::Scope scope;
   ATTN_RETURN_IF_ERROR(scope.enter(device));
-  for (const auto& v : views) {
-    if (v.used) {
-      ATTN_RETURN_IF_ERROR(check_pointer(device, v.name, v.view->data));
-    }
-  }
-  if (with_lse) {
-    ATTN_RETURN_IF_ERROR(check_pointer(device, "lse", tensors.lse.data));
-  }
-  if (impl.problem.sinks) {
-    ATTN_RETURN_IF_ERROR(check_pointer(device, "sinks", tensors.sinks));
-  }
-  if (impl.problem.alibi) {
-    ATTN_RETURN_IF_ERROR(check_pointer(device, "alibi_slopes", tensors.alibi_slopes));
-  }
-  if (plan.order.dynamic) {
-    ATTN_RETURN_IF_ERROR(check_pointer(device, "workspace", workspace));
-  }
   DenseTensors dense_tensors{dense(tensors.q), dense(tensors.k), dense(tensors.v), dense(tensors.o)};
-  if (with_lse) {  // LSE's axes are (batch, heads_q, seqlen_q, 1)
+  if (impl.problem.want_lse) {  // LSE's axes are (batch, heads_q, seqlen_q, 1)
     dense_tensors.lse = static_cast<float*>(tensors.lse.data);
     dense_tensors.lse_strides = {tensors.lse.strides[0], tensors.lse.strides[2], tensors.lse.strides[1]};
   }
@@ -192,7 +194,11 @@ Status run(const PlanImpl& impl, const Tensors& tensors, void* workspace, void* 
     dense_tensors.alibi_batch_stride = tensors.alibi_batch_stride;
   }
   ForwardParams params;
-  ATTN_RETURN_IF_ERROR(plan.params_for(dense_tensors, &params));
+  if (!plan.recall(dense_tensors, workspace, &params)) {
+    ATTN_RETURN_IF_ERROR(check_pointers(impl.problem, plan, tensors, workspace));
+    ATTN_RETURN_IF_ERROR(make_params(device, *plan.entry, shape, dense_tensors, plan.order, &params));
+    plan.remember(dense_tensors, workspace, params);
+  }
   return launch(device, *plan.entry, params, plan.order, workspace, static_cast<CUstream>(stream));
 }
 

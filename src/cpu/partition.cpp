@@ -56,35 +56,67 @@ std::int64_t rows_of_task(const Work& work, std::int64_t blocks) {
                   round_up(work.rows, 2));
 }
 
-// Microseconds until the last task is done.
-double end_of(const Work& work, std::int64_t rows_per_task, int threads) {
-  const std::int64_t blocks = ceil_div(work.rows, rows_per_task);
-  const double tasks = static_cast<double>(work.sequences * blocks);
-  const double rows = static_cast<double>(std::min(rows_per_task, work.rows));
-  const double mean = work.task_us + rows * work.row_us;
-  if (threads <= 1) {
-    return static_cast<double>(work.sequences) *
-           (static_cast<double>(blocks) * work.task_us + static_cast<double>(work.rows) * work.row_us);
+std::int64_t tasks_of(const Work& work, std::int64_t rows_per_task) {
+  if (work.alike()) {
+    return work.sequences * ceil_div(work.rows, rows_per_task);
   }
+  // Of lengths that are spread evenly a last block is half full.
+  const double blocks = std::max(1.0, work.mean_rows / static_cast<double>(rows_per_task) + 0.5);
+  return static_cast<std::int64_t>(std::ceil(static_cast<double>(work.sequences) * blocks));
+}
+
+// Microseconds of one thread.
+double total_of(const Work& work, std::int64_t tasks) {
+  return static_cast<double>(tasks) * work.task_us +
+         static_cast<double>(work.sequences) * work.mean_rows * work.row_us;
+}
+
+// Microseconds until tasks of two lengths are done that threads take from a queue, the longer ones first.
+double queue_end(std::int64_t num_long, double long_us, std::int64_t num_short, double short_us,
+                 int threads) {
+  if (num_short == 0) {
+    return static_cast<double>(ceil_div(num_long, threads)) * long_us;
+  }
+  const std::int64_t last = num_long % threads;  // of the longer ones, in a turn that is not full
+  const std::int64_t beside =
+      last == 0 ? 0 : (threads - last) * static_cast<std::int64_t>(long_us / short_us);
+  const std::int64_t left = std::max<std::int64_t>(num_short - beside, 0);
+  return static_cast<double>(ceil_div(num_long, threads)) * long_us +
+         static_cast<double>(ceil_div(left, threads)) * short_us;
+}
+
+// Microseconds until the last of `tasks` tasks is done.
+double end_of(const Work& work, std::int64_t rows_per_task, std::int64_t tasks, int threads) {
+  const double total = total_of(work, tasks);
+  if (threads <= 1) {
+    return total;
+  }
+  const double mean = total / static_cast<double>(tasks);
+  const std::int64_t rows = std::min(rows_per_task, work.rows);
   // Under a causal mask rows grow longer one by one; the last block's are the longest. Of sequences of
   // different lengths, all rows of the longest.
-  const double shorter = (work.longest_row_us - work.row_us) / static_cast<double>(blocks);
-  const double longest = work.task_us + rows * (work.longest_row_us - (work.ragged ? 0 : shorter));
+  const double shorter = (work.longest_row_us - work.row_us) / static_cast<double>(ceil_div(work.rows, rows));
+  const double longest =
+      work.task_us + static_cast<double>(rows) * (work.longest_row_us - (work.alike() ? shorter : 0));
+  double end = std::max(total / threads, longest);
   // With many turns, threads that come late or whose tasks are long leave theirs to others.
-  const double share = tasks / threads;
-  const double turns = share < kTasksPerThread ? std::ceil(share) : share;
-  return std::max(turns * mean, longest) + kLateTasks * mean + kHelperUs * (threads - 1);
+  if (work.alike() && tasks < kTasksPerThread * threads) {
+    const std::int64_t rest = work.rows % rows;
+    const auto us_of = [&](std::int64_t n) { return work.task_us + static_cast<double>(n) * work.row_us; };
+    end = std::max(end, queue_end(work.sequences * (work.rows / rows), us_of(rows),
+                                  rest > 0 ? work.sequences : 0, us_of(rest), threads));
+  }
+  return end + kLateTasks * mean + kHelperUs * (threads - 1);
 }
 
 // The best number of threads for tasks of so many rows, and when they end.
 int best_threads(const Work& work, std::int64_t rows_per_task, int most, double* end) {
-  const std::int64_t tasks = work.sequences * ceil_div(work.rows, rows_per_task);
-  const double mean = work.task_us + static_cast<double>(std::min(rows_per_task, work.rows)) * work.row_us;
+  const std::int64_t tasks = tasks_of(work, rows_per_task);
   int best = 1;
-  *end = end_of(work, rows_per_task, 1);
+  *end = end_of(work, rows_per_task, tasks, 1);
   const auto consider = [&](std::int64_t threads) {
-    const int n = static_cast<int>(std::clamp<std::int64_t>(threads, 1, std::min<std::int64_t>(most, tasks)));
-    if (const double us = end_of(work, rows_per_task, n); us < *end) {
+    const auto n = static_cast<int>(std::min<std::int64_t>({threads, most, tasks}));
+    if (const double us = end_of(work, rows_per_task, tasks, n); us < *end) {
       *end = us;
       best = n;
     }
@@ -93,6 +125,7 @@ int best_threads(const Work& work, std::int64_t rows_per_task, int most, double*
   consider(most);
   consider(ceil_div(tasks, turns));
   // The sum of turns · mean and kHelperUs · tasks / turns is least at their geometric middle.
+  const double mean = total_of(work, tasks) / static_cast<double>(tasks);
   const auto middle = static_cast<std::int64_t>(std::sqrt(kHelperUs * static_cast<double>(tasks) / mean));
   for (std::int64_t n = std::max(turns, middle); n <= std::max(turns, middle) + 1; ++n) {
     consider(ceil_div(tasks, n));
@@ -115,14 +148,16 @@ Work work_of(const Problem& p, const CpuPlan& plan) {
   const std::int64_t most = std::min(kTaskRows, kTaskFloats / row_floats);
   work.task_rows = ceil_div(work.rows, ceil_div(work.rows, most));  // of about the same size
 
-  // Keys that rows see. Of variable lengths only the sums and the longest are known: sequences of the mean
-  // length against keys half way from it to the longest.
-  double rows = static_cast<double>(p.seqlen_q);
+  // Keys that rows see. Of variable lengths only the sums and the longest are known: the mean number of rows,
+  // and keys half way from their mean to the longest.
+  work.mean_rows = static_cast<double>(work.rows);
   double keys = static_cast<double>(p.seqlen_kv);
   double longest = keys;
   if (p.varlen_q || p.varlen_kv) {
     const double sequences = static_cast<double>(std::max<std::int64_t>(p.batch, 1));
-    rows = p.varlen_q ? std::min(rows, static_cast<double>(p.total_q) / sequences) : rows;
+    if (p.varlen_q) {
+      work.mean_rows = std::min(work.mean_rows, static_cast<double>(plan.group * p.total_q) / sequences);
+    }
     keys = p.varlen_kv ? std::min(keys, (keys + static_cast<double>(p.total_kv) / sequences) / 2) : keys;
     keys = p.causal ? keys / 2 : keys;
   } else if (p.seqlen_q > 0) {
@@ -148,11 +183,9 @@ Work work_of(const Problem& p, const CpuPlan& plan) {
   const double key_us = 2 * dims / rates.gflops * 1e-3 / splits;
   work.row_us = of_level * (row_us + keys * key_us);
   work.longest_row_us = of_level * (row_us + longest * key_us);
-  work.ragged = p.varlen_q;
-  work.row_us *= p.varlen_q ? rows / std::max(static_cast<double>(p.seqlen_q), 1.0) : 1;
   work.task_us =
       kTaskUs + (direct ? keys / splits * dims * static_cast<double>(size_of(p.dtype)) / kReadGbs * 1e-3
-                        : of_level * rates.pack_ns * longest / splits * dims * 1e-3);
+                        : of_level * rates.pack_ns * std::min(longest, 2 * keys) / splits * dims * 1e-3);
   return work;
 }
 
@@ -163,11 +196,11 @@ Partition partition(const Work& work, int threads) {
   const std::int64_t whole =
       std::max(round_up(work.task_rows, work.block_rows), round_up(kMinTaskRows, work.block_rows));
   result.rows_per_task = std::min(whole, round_up(work.rows, 2));
-  result.us = end_of(work, result.rows_per_task, 1);
+  result.us = total_of(work, tasks_of(work, result.rows_per_task));
   double best = 0;
   result.threads = best_threads(work, result.rows_per_task, threads, &best);
   // Fewer where threads would go without work, as far as that ends sooner.
-  const std::int64_t most = ceil_div(kTasksPerThread * threads, work.sequences);
+  const std::int64_t most = ceil_div(kTasksPerThread * threads, work.alike() ? work.sequences : 1);
   for (std::int64_t n = blocks + 1; threads > 1 && n <= most; n += std::max<std::int64_t>(n / 8, 1)) {
     const std::int64_t rows = rows_of_task(work, n);
     double end = 0;
@@ -185,11 +218,14 @@ Partition partition(const Work& work, int threads) {
 }
 
 int threads_worth(std::int64_t tasks, double task_us, int threads) {
+  if (tasks < 2 || threads < 2 || !(task_us > 0)) {
+    return 1;
+  }
   Work work;
   work.sequences = tasks;
   work.task_us = task_us;
   double end = 0;
-  return tasks < 1 ? 1 : best_threads(work, 1, std::max(threads, 1), &end);
+  return best_threads(work, 1, threads, &end);
 }
 
 }  // namespace attn::cpu

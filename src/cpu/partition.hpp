@@ -11,14 +11,16 @@ namespace attn::cpu {
 // The work of a call, in estimated microseconds of one thread.
 struct Work {
   std::int64_t sequences = 1;   // the tasks there are at least: sequences × key/value heads × splits
-  std::int64_t rows = 1;        // of each
+  std::int64_t rows = 1;        // of the longest
+  double mean_rows = 1;         // of each; the same as `rows` where they are alike
   std::int64_t task_rows = 1;   // at most, as the caches like it
   std::int64_t block_rows = 1;  // that go through the kernels together
   std::int64_t granule = 1;     // rows of a task are a multiple
   double task_us = 0;           // of a task, whatever its rows: K and V are packed, or read
   double row_us = 0;            // of a row, on average
   double longest_row_us = 0;    // of the one that sees most keys
-  bool ragged = false;  // sequences of different lengths: `rows` is the longest's, row_us spread over it
+
+  [[nodiscard]] bool alike() const { return mean_rows == static_cast<double>(rows); }
 };
 
 struct Partition {

@@ -138,8 +138,10 @@ int best_threads(const Work& work, std::int64_t rows_per_task, int most, double*
 Work work_of(const Problem& p, const CpuPlan& plan) {
   const KernelTable& tiles = *plan.tile_kernels;
   Work work;
-  work.sequences = std::max<std::int64_t>(p.batch * p.heads_kv * plan.num_splits, 1);
-  work.rows = std::max<std::int64_t>(plan.group * p.seqlen_q, 1);
+  constexpr std::int64_t kMany = std::int64_t{1}
+                                 << 30;  // more change nothing, and products must not overflow
+  work.sequences = std::clamp<std::int64_t>(p.batch * p.heads_kv * plan.num_splits, 1, kMany);
+  work.rows = std::clamp<std::int64_t>(plan.group * p.seqlen_q, 1, kMany);
   const bool direct = !p.varlen_q && work.rows <= kDirectRows;
   work.block_rows = tiles.block_rows;
   work.granule = tiles.block_granule;

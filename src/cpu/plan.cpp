@@ -286,8 +286,10 @@ void choose_partition(const Problem& p, int at_hand, CpuPlan* plan) {
   const std::int64_t heads = p.batch * p.heads_kv;
   plan->append_threads = threads_worth(
       heads, kMoveUs * static_cast<double>(p.seqlen_new * (p.head_dim_qk + p.head_dim_v)), cut.threads);
+  constexpr std::int64_t kMany = std::int64_t{1}
+                                 << 20;  // more change nothing, and products must not overflow
   plan->combine_threads = threads_worth(
-      heads * ceil_div(rows, cut.rows_per_task),
+      heads * std::min(ceil_div(rows, cut.rows_per_task), kMany),
       kMoveUs * static_cast<double>(std::min(rows, cut.rows_per_task) * plan->num_splits * p.head_dim_v),
       cut.threads);
 }

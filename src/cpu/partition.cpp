@@ -21,8 +21,9 @@ constexpr std::int64_t kMinTaskRows = 28;
 constexpr std::int64_t kTasksPerThread = 4;
 
 // What the parts of a call take. Sapphire Rapids, thread CPU time of 8 heads of 14 to 512 rows against 32 to
-// 512 keys, d 64 and 128, lines through the medians: the estimates are within 20 % of them. Only the choice
-// of threads and tasks follows from these, and it is flat: twice the time asks for 1.4 times the threads.
+// 512 keys, d 64 and 128, lines through the medians; whole calls take 0.8 to 1.3 of the estimates there. Only
+// threads and tasks follow from these, and their choice is flat: twice the time asks for 1.4 times the
+// threads.
 constexpr double kTaskUs = 1;
 constexpr double kRowUs = 0.02;
 constexpr double kReadGbs = 25;  // of one thread, direct path, from the third-level cache
@@ -38,8 +39,9 @@ constexpr Rates kDirectRates{.gflops = 80, .pack_ns = 0, .query_ns = 0.36};     
 // By how much a helper puts off the end of a call that engages it: it is told (0.4 µs awake; asleep, 25 to
 // 50 µs, and 5 µs of its waker), takes its part from memory that another CPU has written, and may be held up
 // there. On 16 CPUs, 12 heads of 32 and of 64 rows took 1.8 to 2.4 µs a helper more than the share of their
-// work in the best rounds, 3 to 8 in the median one (bench/results/xeon-amx-16c/cpu-scaling.json).
-constexpr double kHelperUs = 4;
+// work in the best rounds and 3 to 8 in the median one (bench/results/xeon-amx-16c/cpu-scaling.json), on
+// threads of 0.6 times the speed that the estimates above are of.
+constexpr double kHelperUs = 3;
 // What is lost at the end, in tasks: threads begin at any time of each other's tasks.
 constexpr double kLateTasks = 0.5;
 

@@ -34,10 +34,10 @@ Work work(std::int64_t sequences, std::int64_t rows, double task_us, double row_
 }
 
 TEST(CpuPartition, ThreadsFollowFromTheWork) {
-  // 12 tasks: 6 threads take two each, 4 three, 3 four; a helper puts the end off by 4 µs.
-  EXPECT_EQ(threads_worth(12, 15, 16), 6);  // 2.5 · 15 + 20 beside 1.5 · 15 + 44 and 3.5 · 15 + 12
+  // 12 tasks: 6 threads take two each, 4 three, 3 four; a helper puts the end off by 3 µs.
+  EXPECT_EQ(threads_worth(12, 15, 16), 6);  // 2.5 · 15 + 15 beside 1.5 · 15 + 33 and 3.5 · 15 + 9
   EXPECT_EQ(threads_worth(12, 100, 16), 12);
-  EXPECT_EQ(threads_worth(12, 5, 16), 4);  // 3.5 · 5 + 12 beside 2.5 · 5 + 20
+  EXPECT_EQ(threads_worth(12, 5, 16), 4);  // 3.5 · 5 + 9 beside 2.5 · 5 + 15
   EXPECT_EQ(threads_worth(12, 0.5, 16), 1);
   EXPECT_EQ(threads_worth(12, 15, 5), 4) << "five would take as many turns";
   EXPECT_EQ(threads_worth(1, 1e6, 16), 1);
@@ -82,7 +82,7 @@ TEST(CpuPartition, ThreadsHaveEvenWork) {
     if (threads > 1) {
       const double us =
           static_cast<double>(tasks) * w.task_us + static_cast<double>(w.sequences * rows) * w.row_us;
-      ASSERT_GE(us / threads, 2.0 * (threads - 1)) << us << " µs on " << threads;
+      ASSERT_GE(us / threads, 1.5 * (threads - 1)) << us << " µs on " << threads;
       const std::int64_t turns = (tasks + threads - 1) / threads;
       if (turns <= 3 && rows % cut.rows_per_task == 0) {
         ASSERT_GT((tasks + threads - 2) / (threads - 1), turns) << tasks << " tasks on " << threads;

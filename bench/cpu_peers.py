@@ -6,12 +6,15 @@
     bench/cpu_peers.py --table bench/results/xeon-amx-2c/cpu-peers.json
 
 Writes bench/results/<machine>/cpu-peers.json in the form of all results there and prints a table. Every
-output is checked against attention in float64 first. Needs Python, NumPy and PyTorch, and an installed or built
-libattn; nothing else of this project but bench/libattn_ctypes.py. Exit codes: 0 measured; 1 an output is wrong; 2 what
-is needed is missing. A cell is timed in rounds: each candidate gets some calls for at least `--slice` seconds, then the
-other, whose order alternates; the median over rounds of the time of a call counts. Tensors lie as
-(batch, heads, seqlen, head_dim) in memory, PyTorch's own order; with --layout bshd as (batch, seqlen, heads, head_dim),
-which is how projections leave them."""
+output is checked against attention in float64 first. Decode (one query row, 8k and 64k keys, contiguous and in pages of
+16; PyTorch beside the contiguous ones) is measured on one thread and on all, beside the bandwidth of reading memory with
+as many. Needs Python, NumPy and PyTorch, and an installed or built libattn; the bandwidth also a C++ compiler ($CXX or
+c++) and libattn.a beside the library. Exit codes: 0 measured; 1 an output is wrong; 2 what is needed is missing. Tested
+in tests/cli/cpu_peers_test.py.
+
+A cell is timed in rounds: each candidate gets some calls for at least `--slice` seconds, then the other, whose order
+alternates; the median over rounds of the time of a call counts. Tensors lie as (batch, heads, seqlen, head_dim) in memory,
+PyTorch's own order; with --layout bshd as (batch, seqlen, heads, head_dim), which is how projections leave them."""
 import argparse
 import ctypes
 import datetime
@@ -19,6 +22,7 @@ import json
 import math
 import os
 import platform
+import random
 import statistics
 import subprocess
 import sys
@@ -26,7 +30,9 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+MIB = 1 << 20
 sys.path.insert(0, str(ROOT / "bench"))
+sys.dont_write_bytecode = True
 
 BOUND = {"fp32": 1e-5, "bf16": 2.0**-6, "fp16": 2.0**-9}  # on values of normal size: 4 u · max |v| and some
 
@@ -45,6 +51,7 @@ try:
 except ImportError:
     missing("PyTorch is not installed (any CPU build will do): there is nothing to compare with")
 
+from cpu_ceilings import Ceilings  # noqa: E402
 from libattn_ctypes import Libattn  # noqa: E402
 
 # Before a candidate's turn. PyTorch's OpenMP threads spin for 4 to 5 ms after a call (CPU time of a process that
@@ -154,6 +161,67 @@ class Cell:
         return worst
 
 
+class Decode:
+    """One query a sequence, 8 heads of 128, each key and value read once: what memory gives. Layouts: bshd, bhsd (each
+    head's keys one after another) and paged16, whose pages lie in any order."""
+    kind, heads, dim, page = "decode", 8, 128, 16
+
+    def __init__(self, dtype, batch, keys, layout):
+        self.dtype, self.layout = dtype, layout
+        kind, heads, dim, page = DTYPES[dtype], self.heads, self.dim, self.page
+
+        def fill(*shape):  # a block of random numbers over and over: whole tensors would take longer than the calls
+            block, size = torch.randn(MIB).to(kind), math.prod(shape)
+            return block.repeat(-(-size // MIB))[:size].reshape(shape)
+
+        self.q = torch.randn(batch, 1, heads, dim).to(kind)
+        self.o = torch.empty_like(self.q)
+        self.problem = f"b{batch} hq{heads} hk{heads} sq1 sk{keys} d{dim} {dtype}"
+        self.more = {}
+        if layout == "paged16":
+            pages = batch * keys // page
+            self.k, self.v = fill(pages, page, heads, dim), fill(pages, page, heads, dim)
+            order = list(range(pages))
+            random.Random(1).shuffle(order)
+            self.table = torch.tensor(order, dtype=torch.int32).reshape(batch, -1)
+            self.problem += f" page={page} pages={pages}"
+            self.more = {"page_table": self.table.data_ptr(), "page_table_stride": self.table.shape[1]}
+            first = [x[self.table[0].long()].reshape(keys, heads, dim) for x in (self.k, self.v)]
+        else:
+            self.k, self.v = ((fill(batch, keys, heads, dim) if layout == "bshd"
+                               else fill(batch, heads, keys, dim).transpose(1, 2)) for _ in range(2))
+            first = [self.k[0], self.v[0]]
+        self.some = [0, heads - 1]  # heads that are checked, of the first sequence
+        scores = torch.einsum("hd,khd->hk", self.q[0, 0, self.some].double(), first[0][:, self.some].double())
+        self.expected = torch.einsum("hk,khd->hd", torch.softmax(scores / math.sqrt(dim), -1),
+                                     first[1][:, self.some].double())
+        self.largest = self.expected.abs().max().item()
+        self.bytes = 2 * batch * keys * heads * dim * self.k.element_size()
+        self.flops = 4.0 * batch * keys * heads * dim
+
+    def libattn(self, lib, threads):
+        run = lib.plan(self.problem, backend="cpu", threads=threads)
+        scratch = ctypes.create_string_buffer(run.workspace_bytes + 64)
+        tensors = {"q": self.q, "k": self.k, "v": self.v, "o": self.o}
+        run.bind(workspace=(ctypes.addressof(scratch) + 63) // 64 * 64,
+                 strides={name: tuple(x.stride()) for name, x in tensors.items()},
+                 **{name: x.data_ptr() for name, x in tensors.items()}, **self.more)
+        run.keep = scratch
+        says = dict(line.strip().split(": ", 1) for line in run.explain().splitlines() if ": " in line)
+        self.splits = int(says["splits"])
+        return (lambda: (run(), self.o)[1]), f"libattn:{says['kernel']}"
+
+    def torch(self):
+        """None where it has no such thing: pages."""
+        if self.layout == "paged16":
+            return None
+        q, k, v = (x.transpose(1, 2) for x in (self.q, self.k, self.v))
+        return lambda: torch.nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2)
+
+    def error(self, o):
+        return (o[0, 0, self.some].double() - self.expected).abs().max().item()
+
+
 def cells(quick, layout):
     def dense(kind, dtype, heads_q, heads_kv, seqlen, dim, causal, batch=1):
         return Cell(kind, dtype, batch, heads_q, heads_kv, [seqlen] * batch, [seqlen] * batch, dim, causal, layout)
@@ -177,6 +245,11 @@ def cells(quick, layout):
         if not quick:
             yield lambda a=(dtype, 12, 12, 32, 32, False, 8): dense("small", *a)
         yield lambda a=(dtype, 1, 1, 1, 16, False): dense("call", *a)
+    for dtype in (*dtypes, "fp16"):
+        for keys in (1024,) if quick else (8192, 65536):
+            for where in (layout, "paged16"):
+                if not quick or dtype == "bf16":
+                    yield lambda a=(dtype, 1, keys, where): Decode(*a)
 
 
 def seconds_of(call, calls):
@@ -219,22 +292,38 @@ def commit():
     return git("rev-parse", "--short=12", "HEAD"), bool(git("status", "--porcelain", "--", "src", "include"))
 
 
+def rate(row):
+    if row["kind"] != "decode":
+        return f"{row['gflops']:.0f} GFLOP/s"
+    tops = [row["stream_before"], row["stream_after"]]
+    return f"{row['gbs']:.1f} GB/s" + (f", {100 * row['gbs'] / max(tops):.0f} % of memory" if all(tops) else "")
+
+
 def table(document):
     rows = {}
     for row in document["rows"]:
         key = (row["kind"], row["problem"], row["threads"])
         rows.setdefault(key, {})["torch" if row["impl"] == "torch-cpu" else "libattn"] = row
     print("| problem | threads | libattn | PyTorch | ratio |\n|---|---|---|---|---|")
-    behind = 0
+    behind = beside = 0
+    shares = {}  # of decode, by threads
     for (_, problem, threads), pair in rows.items():
-        ours, theirs = pair["libattn"], pair["torch"]
-        ratio = theirs["median_us"] / ours["median_us"]
-        behind += ratio < 1
-        print(f"| `{problem}` | {threads} | {ours['median_us']:.4g} µs, {ours['gflops']:.0f} GFLOP/s ({ours['impl'][8:]}) "
-              f"| {theirs['median_us']:.4g} µs | {ratio:.2f} |")
+        ours, theirs = pair["libattn"], pair.get("torch")
+        last = "– | –"
+        if theirs:
+            ratio = theirs["median_us"] / ours["median_us"]
+            behind, beside = behind + (ratio < 1), beside + 1
+            last = f"{theirs['median_us']:.4g} µs | {ratio:.2f}"
+        print(f"| `{problem}` | {threads} | {ours['median_us']:.4g} µs, {rate(ours)} ({ours['impl'][8:]}) | {last} |")
+        if ours["kind"] == "decode" and ours["stream_before"]:
+            shares.setdefault(threads, []).append(ours["gbs"] / max(ours["stream_before"], ours["stream_after"]))
     context = document["context"]
     print(f"\n{context['cpu']}, {context['cpus']} CPUs, {context['date'][:10]}, commit `{context['commit'][:7]}`, PyTorch "
-          f"{context['versions']['torch']}; {len(rows)} cells, libattn behind in {behind}. Again: `{document['command']}`.")
+          f"{context['versions']['torch']}; {beside} cells beside it, libattn behind in {behind}. "
+          + "".join(f"Decode on {n} thread{'s' if n > 1 else ''}: {100 * min(x):.0f} % of the bandwidth of reading memory "
+                    f"with as many at least, {100 * statistics.median(x):.0f} % in the median. "
+                    for n, x in sorted(shares.items()))
+          + f"Again: `{document['command']}`.")
 
 
 def main():
@@ -244,7 +333,7 @@ def main():
     parser.add_argument("--output", help="file to write; - for none")
     parser.add_argument("--threads", help="such as 1,2; all of 1, 2 and 16 that this machine has when left out")
     parser.add_argument("--layout", choices=("bhsd", "bshd"), default="bhsd")
-    parser.add_argument("--only", default="", help="cells whose problem string contains this")
+    parser.add_argument("--only", default="", help="cells whose `kind problem` contains this, such as 'decode b1'")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--slice", type=float, default=2e-3)
     parser.add_argument("--seconds", type=float, default=1.0, help="of each cell and thread count, about")
@@ -257,33 +346,47 @@ def main():
     cpus = len(os.sched_getaffinity(0))
     counts = ([int(x) for x in options.threads.split(",")] if options.threads
               else [n for n in (1, 2, 16) if n <= cpus])
+    ceilings = None
+    try:
+        ceilings = Ceilings(lib.c._name)
+    except RuntimeError as error:
+        print(f"decode without the bandwidth of memory: {error}", file=sys.stderr)
     rows, wrong = [], 0
     for make in cells(options.quick, options.layout):
         cell = make()
-        if options.only not in cell.problem:
+        if options.only not in f"{cell.kind} {cell.problem}":
             continue
-        for threads in counts:
+        decode = cell.kind == "decode"
+        for threads in sorted({counts[0], counts[-1]}) if decode else counts:
             torch.set_num_threads(threads)
             ours, name = cell.libattn(lib, threads)
             theirs = cell.torch()
+            calls = [call for call in (ours, theirs) if call]
             with torch.no_grad():
-                errors = [cell.error(call()) for call in (ours, theirs)]
-                samples = measure((ours, theirs), options.slice, options.seconds)
-            if not errors[0] <= BOUND[cell.dtype] * 4:
+                errors = [cell.error(call()) for call in calls]
+                before = ceilings.stream(threads) if decode and ceilings else None
+                samples = measure(calls, options.slice, options.seconds)
+            if not errors[0] <= BOUND[cell.dtype] * (cell.largest if decode else 4):
                 print(f"wrong: {name} on {cell.problem}: {errors[0]}", file=sys.stderr)
                 wrong += 1
+            more = {}
+            if decode:
+                more = {"layout": cell.layout, "mib": cell.bytes // MIB, "stream_before": before,
+                        "stream_after": ceilings.stream(threads) if ceilings else None}
             for impl, error, seconds in zip((name, "torch-cpu"), errors, samples):
                 microseconds = sorted(1e6 * s for s in seconds)
                 median = statistics.median(microseconds)
                 rows.append({"kind": cell.kind, "problem": cell.problem, "impl": impl, "threads": threads,
                              "median_us": median, "p10_us": microseconds[len(microseconds) // 10],
                              "p90_us": microseconds[len(microseconds) * 9 // 10], "samples": len(microseconds),
-                             "gflops": cell.flops / median * 1e-3, "max_error": error,
-                             "reference": "float64, up to 64 rows a sequence"})
-            ratio = rows[-1]["median_us"] / rows[-2]["median_us"]
-            print(f"{cell.kind:6} {threads:2} {cell.problem:62} {rows[-2]['median_us']:11.1f} µs "
-                  f"{rows[-2]['gflops']:7.1f} GFLOP/s  PyTorch {rows[-1]['median_us']:11.1f} µs  {ratio:5.2f}"
-                  f"{'  BEHIND' if ratio < 1 else ''}", flush=True)
+                             "gflops": cell.flops / median * 1e-3,
+                             **({"gbs": cell.bytes / median * 1e-3} if decode else {}), **more, "max_error": error,
+                             "reference": "float64, two heads" if decode else "float64, up to 64 rows a sequence"})
+            mine, peer = rows[-len(calls)], rows[-1] if theirs else None
+            ratio = peer["median_us"] / mine["median_us"] if peer else math.nan
+            print(f"{cell.kind:6} {threads:2} {cell.problem:62} {mine['median_us']:11.1f} µs {rate(mine):>18}"
+                  + (f"  PyTorch {peer['median_us']:11.1f} µs  {ratio:5.2f}" if peer else "")
+                  + ("  BEHIND" if ratio < 1 else ""), flush=True)
     revision, dirty = commit()
     document = {
         "schema": 1, "what": "cpu-peers", "command": "python3 " + " ".join(["bench/cpu_peers.py", *sys.argv[1:]]),

@@ -14,19 +14,12 @@ what bench/cpu_peers.py needs, a C++ compiler ($CXX or c++) and libattn.a beside
 are those of `attn bench`. Exit codes: 0 measured; 1 an output is wrong; 2 what is needed is missing.
 Tested in tests/cli/cpu_scaling_test.py."""
 import argparse
-import ctypes
 import datetime
 import json
-import math
 import os
 import platform
-import random
-import shutil
 import statistics
-import subprocess
 import sys
-import tempfile
-import threading
 import time
 from pathlib import Path
 
@@ -36,52 +29,11 @@ sys.dont_write_bytecode = True
 
 COUNTS = (1, 2, 4, 8, 16)
 RESERVE_S = 6  # of the budget, for the ceilings at the end
-MIB = 1 << 20
 
 
 def missing(what):
     print(f"cpu_scaling.py: {what}", file=sys.stderr)
     sys.exit(2)
-
-
-class Ceilings:
-    """FMA peak and memory bandwidth as `attn bench` measures them; the peak on several threads at once."""
-
-    def __init__(self, library):
-        compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
-        archive = Path(library).resolve().parent / "libattn.a"
-        if not compiler or not archive.exists():
-            missing(f"no {archive}" if compiler else "no C++ compiler; CXX names one")
-        with tempfile.TemporaryDirectory() as folder:
-            built = Path(folder) / "ceilings.so"
-            done = subprocess.run([compiler, "-std=c++20", "-O2", "-shared", "-fPIC", f"-I{ROOT}/include", f"-I{ROOT}/src",
-                                   ROOT / "bench/cpu_ceilings.cpp", archive, "-lhwy", "-ltbb", "-o", built],
-                                  capture_output=True, text=True, check=False)
-            if done.returncode != 0:
-                missing(f"bench/cpu_ceilings.cpp does not link with {archive}:\n{done.stderr}")
-            self.c = ctypes.CDLL(str(built))
-        self.c.cpu_fma_peak.restype = self.c.cpu_stream.restype = ctypes.c_double
-        self.c.cpu_fma_peak.argtypes = [ctypes.c_char_p, ctypes.c_double]
-        self.c.cpu_stream.argtypes = [ctypes.c_int, ctypes.c_double]
-        levels = (b"avx3", b"avx2", b"neon", b"sse4", b"scalar")
-        self.level = next(level for level in levels if self.c.cpu_fma_peak(level, 1e-3) > 0)
-
-    def fma_peak(self, threads, seconds=0.02):
-        """GFLOP/s of `threads` threads that are busy at once, summed; ctypes lets go of Python's lock."""
-        rates = [0.0] * threads
-
-        def body(i):
-            rates[i] = self.c.cpu_fma_peak(self.level, seconds)
-
-        team = [threading.Thread(target=body, args=(i,)) for i in range(threads)]
-        for thread in team:
-            thread.start()
-        for thread in team:
-            thread.join()
-        return sum(rates)
-
-    def stream(self, threads, seconds=0.05):
-        return self.c.cpu_stream(threads, seconds)
 
 
 class Scaling:
@@ -90,10 +42,14 @@ class Scaling:
     def __init__(self, options):
         import cpu_peers  # says what is missing, and exits
         import torch
+        from cpu_ceilings import Ceilings
 
         self.peers, self.torch, self.quick = cpu_peers, torch, options.quick
         self.lib = cpu_peers.find_library(options.library)
-        self.ceilings_of = Ceilings(self.lib.c._name)
+        try:
+            self.ceilings_of = Ceilings(self.lib.c._name)
+        except RuntimeError as error:
+            missing(error)
         self.cpus = len(os.sched_getaffinity(0))
         self.counts = [n for n in COUNTS if n <= self.cpus]
         self.ends = sorted({1, 2, self.counts[-1]} & set(self.counts))
@@ -115,7 +71,7 @@ class Scaling:
             self.wrong += 1
 
     def measure_ceilings(self, when):
-        words = (16 if self.quick else 512) * MIB // 4
+        words = (16 if self.quick else 512) * self.peers.MIB // 4
         data = self.torch.ones(words)
         for n in self.counts:
             self.torch.set_num_threads(n)
@@ -146,56 +102,21 @@ class Scaling:
                 self.rows.append({**row, "gflops": cell.flops / row["median_us"] * 1e-3})
 
     def decode(self, dtype, batch, keys, layout, counts):
-        """One query a sequence, 8 heads of 128: K and V are read once."""
-        heads, dim, page, torch = 8, 128, 16, self.torch
-        kind = self.peers.DTYPES[dtype]
-
-        def fill(*shape):  # a block of random numbers over and over: whole tensors would take longer than the calls
-            block, size = torch.randn(MIB).to(kind), math.prod(shape)
-            return block.repeat(-(-size // MIB))[:size].reshape(shape)
-
-        q = torch.randn(batch, 1, heads, dim).to(kind)
-        o = torch.empty_like(q)
-        problem = f"b{batch} hq{heads} hk{heads} sq1 sk{keys} d{dim} {dtype}"
-        more = {}
-        if layout == "paged16":
-            pages = batch * keys // page
-            k, v = fill(pages, page, heads, dim), fill(pages, page, heads, dim)
-            order = list(range(pages))
-            random.Random(1).shuffle(order)
-            table = torch.tensor(order, dtype=torch.int32).reshape(batch, -1)
-            problem += f" page={page} pages={pages}"
-            more = {"page_table": table.data_ptr(), "page_table_stride": table.shape[1]}
-            first = [x[table[0].long()].reshape(keys, heads, dim) for x in (k, v)]
-        else:
-            k, v = ((fill(batch, keys, heads, dim) if layout == "bshd" else fill(batch, heads, keys, dim).transpose(1, 2))
-                    for _ in range(2))
-            first = [k[0], v[0]]
-        tensors = {"q": q, "k": k, "v": v, "o": o}
-        some = [0, heads - 1]  # heads that are checked, of the first sequence
-        scores = torch.einsum("hd,khd->hk", q[0, 0, some].double(), first[0][:, some].double()) / math.sqrt(dim)
-        expected = torch.einsum("hk,khd->hd", torch.softmax(scores, -1), first[1][:, some].double())
-        size = 2 * batch * keys * heads * dim * k.element_size()
+        cell = self.peers.Decode(dtype, batch, keys, layout)
         for n in counts:
-            if self.late(f"{problem} {layout}", n):
+            if self.late(f"{cell.problem} {layout}", n):
                 continue
-            torch.set_num_threads(n)
-            run = self.lib.plan(problem, backend="cpu", threads=n)
-            scratch = ctypes.create_string_buffer(run.workspace_bytes + 64)
-            run.bind(workspace=(ctypes.addressof(scratch) + 63) // 64 * 64,
-                     strides={name: tuple(x.stride()) for name, x in tensors.items()},
-                     **{name: x.data_ptr() for name, x in tensors.items()}, **more)
-            run()
-            error = (o[0, 0, some].double() - expected).abs().max().item()
-            says = dict(line.strip().split(": ", 1) for line in run.explain().splitlines() if ": " in line)
-            self.check(layout, problem, error, self.peers.BOUND[dtype] * expected.abs().max().item())
+            self.torch.set_num_threads(n)
+            run, name = cell.libattn(self.lib, n)
+            error = cell.error(run())
+            self.check(layout, cell.problem, error, self.peers.BOUND[dtype] * cell.largest)
             before = self.ceilings_of.stream(n)
-            times, theirs = self.decode_times(run, [x.transpose(1, 2) for x in (q, k, v)] if layout == "bhsd" else None)
-            row = {"kind": "decode", "problem": problem, "layout": layout, "impl": f"libattn:{says['kernel']}", "threads": n,
-                   **spread(times), "gbs": size / statistics.median(times) * 1e-9, "mib": size // MIB,
-                   "stream_before": before, "stream_after": self.ceilings_of.stream(n), "max_error": error,
-                   "torch_median_us": 1e6 * statistics.median(theirs) if theirs else None, "splits": int(says["splits"])}
-            self.rows.append(row)
+            times, theirs = self.decode_times(run, cell.torch() if layout == "bhsd" else None)
+            self.rows.append({
+                "kind": "decode", "problem": cell.problem, "layout": layout, "impl": name, "threads": n, **spread(times),
+                "gbs": cell.bytes / statistics.median(times) * 1e-9, "mib": cell.bytes // self.peers.MIB,
+                "stream_before": before, "stream_after": self.ceilings_of.stream(n), "max_error": error,
+                "torch_median_us": 1e6 * statistics.median(theirs) if theirs else None, "splits": cell.splits})
 
     def decode_times(self, run, peer):
         """Single calls, each after one more of its own: what PyTorch leaves in the caches does not count."""
@@ -206,8 +127,7 @@ class Scaling:
                 run()
                 times.append(self.peers.seconds_of(run, 1))
                 if peer and len(theirs) < 7:
-                    sdpa = self.torch.nn.functional.scaled_dot_product_attention
-                    theirs.append(self.peers.seconds_of(lambda: sdpa(*peer), 1))
+                    theirs.append(self.peers.seconds_of(peer, 1))
                     time.sleep(self.peers.REST_S)
         return times, theirs
 

@@ -10,26 +10,19 @@
 #include "core/refusal.hpp"
 #include "cpu/amx.hpp"
 #include "cpu/cpu_backend.hpp"
+#include "cpu/partition.hpp"
 #include "cpu/tile.hpp"
 
 namespace attn::cpu {
 namespace {
 
-// Rows of a task where there are many. They share each packed tile of K and V: packing takes about as long as
-// the products of 12 rows at d 128 (measured on Sapphire Rapids: 7.5 µs a tile of 256 keys against 0.7 µs a
-// row) and several times that where a head's rows lie pages apart: 5 to 20 % of a task of 224 rows. More
-// would not pay: Q and O of a task should stay in a second-level cache of 2 MiB. (Where it is smaller, O
-// comes from the third level: 1.3 bytes a cycle at d 128.)
-constexpr std::int64_t kTaskRows = 2048;
-constexpr std::int64_t kTaskFloats = 384 * 1024;  // of Q, O and what O's rounding lost: 1.5 MiB
-constexpr std::int64_t kMinTaskRows = 28;
 // Floats of a K and a V tile together: 256 KiB.
 constexpr std::int64_t kTileFloats = 64 * 1024;
-// Tasks a thread should find, so that the last ones to finish are short.
-constexpr std::int64_t kTasksPerThread = 4;
 // Floating-point operations below which a run stays on the calling thread: about the time in which another
 // thread wakes up (some 20 µs at 50 GFLOP/s).
 constexpr double kTinyFlops = 1e6;
+// Of an element that is appended, or of a split's result that is combined: 1 ns, some cycles of plain code.
+constexpr double kMoveUs = 1e-3;
 // Chosen splits: as many as give this many tasks, of at least so many keys each.
 constexpr std::int64_t kSplitTasks = 64;
 constexpr std::int64_t kMinSplitKeys = 512;
@@ -221,8 +214,11 @@ void write_notes(const Problem& p, const ThreadChoice& threads, const std::strin
       break;
   }
   plan->notes.push_back(fmt::format("split rule: {}", rule));
-  plan->notes.push_back(fmt::format("threads: {} ({}{})", plan->threads, threads.reason,
-                                    plan->threads < threads.threads ? "; no work for more" : ""));
+  plan->notes.push_back(fmt::format(
+      "threads: {} ({}{})", plan->threads, threads.reason,
+      plan->threads < threads.threads
+          ? fmt::format("; about {:.0f} µs of work are worth no more", std::ceil(plan->estimated_us))
+          : ""));
   plan->notes.push_back(fmt::format("scratch: {} bytes a thread", plan->scratch.bytes));
 }
 
@@ -264,7 +260,9 @@ std::int64_t partial_row_base(const CpuPlan& plan, const Problem& p, const core:
   return (s.batch * p.heads_kv + kv_head) * rows;
 }
 
-Status support(const Problem& p, const PlanOptions& options) {
+namespace {
+
+Status check_sizes(const Problem& p) {
   ATTN_RETURN_IF_ERROR(core::check_range("batch × heads_kv", p.batch * p.heads_kv, 0, core::kMaxLength));
   for (const auto& [name, dim] : {std::pair{"head_dim_qk", p.head_dim_qk}, {"head_dim_v", p.head_dim_v}}) {
     if (dim > kMaxHeadDimCpu) {
@@ -272,19 +270,52 @@ Status support(const Problem& p, const PlanOptions& options) {
               fmt::format("{} is {}; allowed on the CPU: 1 to {}", name, dim, kMaxHeadDimCpu)};
     }
   }
+  return {};
+}
+
+// How many threads each phase of the run engages, and the rows of a task.
+void choose_partition(const Problem& p, int at_hand, CpuPlan* plan) {
+  const double flops = 2.0 * static_cast<double>(plan->group * p.seqlen_q) *
+                       static_cast<double>(p.batch * p.heads_kv) * static_cast<double>(p.seqlen_kv) *
+                       static_cast<double>(p.head_dim_qk + p.head_dim_v);
+  const Partition cut = partition(work_of(p, *plan), flops < kTinyFlops ? 1 : at_hand);
+  plan->rows_per_task = cut.rows_per_task;
+  plan->threads = cut.threads;
+  plan->estimated_us = cut.us;
+  const std::int64_t rows = plan->group * p.seqlen_q;
+  const std::int64_t heads = p.batch * p.heads_kv;
+  plan->append_threads = threads_worth(
+      heads, kMoveUs * static_cast<double>(p.seqlen_new * (p.head_dim_qk + p.head_dim_v)), cut.threads);
+  constexpr std::int64_t kMany = std::int64_t{1}
+                                 << 20;  // more change nothing, and products must not overflow
+  plan->combine_threads = threads_worth(
+      heads * std::min(ceil_div(rows, cut.rows_per_task), kMany),
+      kMoveUs * static_cast<double>(std::min(rows, cut.rows_per_task) * plan->num_splits * p.head_dim_v),
+      cut.threads);
+}
+
+}  // namespace
+
+Status support(const Problem& p, const PlanOptions& options) {
+  ATTN_RETURN_IF_ERROR(check_sizes(p));
   LevelChoice level;
   ATTN_RETURN_IF_ERROR(choose_level(options, &level));
-  ThreadChoice threads;
-  return choose_threads(options.threads, &threads);
+  ThreadRequest request;
+  return request_threads(options.threads, &request);
 }
 
 Status plan(const Problem& p, const PlanOptions& options, std::unique_ptr<BackendPlan>* result) {
-  ATTN_RETURN_IF_ERROR(cpu::support(p, options));
-  auto plan = std::make_unique<CpuPlan>();
   LevelChoice level;
   ThreadChoice threads;
   ATTN_RETURN_IF_ERROR(choose_level(options, &level));
   ATTN_RETURN_IF_ERROR(choose_threads(options.threads, &threads));
+  return plan(p, level, threads, result);
+}
+
+Status plan(const Problem& p, const LevelChoice& level, const ThreadChoice& threads,
+            std::unique_ptr<BackendPlan>* result) {
+  ATTN_RETURN_IF_ERROR(check_sizes(p));
+  auto plan = std::make_unique<CpuPlan>();
   const KernelTable& kernels = *level.kernels;
   plan->kernels = &kernels;
   choose_tile_kernels(p, plan.get());
@@ -294,33 +325,8 @@ Status plan(const Problem& p, const PlanOptions& options, std::unique_ptr<Backen
   plan->tile_keys = choose_tile_keys(p);
   layout_rows(p, plan.get());
   choose_splits(p, plan.get());
-
-  const std::int64_t rows = std::max<std::int64_t>(plan->group * p.seqlen_q, 1);
-  const double keys = static_cast<double>(p.seqlen_kv);
-  const double sequences = static_cast<double>(p.batch * p.heads_kv);
-  const double flops =
-      2.0 * static_cast<double>(rows) * sequences * keys * static_cast<double>(p.head_dim_qk + p.head_dim_v);
-  plan->threads = flops < kTinyFlops ? 1 : threads.threads;
-
-  // Rows of a task: as many as the caches like, fewer where threads would go without work. This moves no
-  // bit: rows are computed independently, and tiles of keys lie where they lie.
-  const std::int64_t row_floats = static_cast<std::int64_t>(plan->q_row_bytes / sizeof(float)) +
-                                  plan->o_stride * (plan->tile_kernels->bf16_tiles ? 1 : 2);
-  std::int64_t task_rows = std::min(kTaskRows, kTaskFloats / row_floats);
-  task_rows = ceil_div(rows, ceil_div(rows, task_rows));  // of about the same size
-  const std::int64_t wanted_tasks = kTasksPerThread * plan->threads;
-  const std::int64_t other_tasks = std::max<std::int64_t>(p.batch * p.heads_kv * plan->num_splits, 1);
-  if (plan->threads > 1) {
-    task_rows = std::min(task_rows, ceil_div(rows, ceil_div(wanted_tasks, other_tasks)));
-  }
-  const std::int64_t block_rows = plan->tile_kernels->block_rows;
-  task_rows = std::max(round_up(task_rows, block_rows), round_up(kMinTaskRows, block_rows));
-  plan->rows_per_task = std::min(task_rows, round_up(rows, 2));
-  const double tasks =
-      static_cast<double>(ceil_div(rows, plan->rows_per_task)) * static_cast<double>(other_tasks);
-  plan->threads = static_cast<int>(std::clamp<double>(plan->threads, 1, std::max(tasks, 1.0)));
-
-  choose_heads_together(p, rows, plan.get());
+  choose_partition(p, threads.threads, plan.get());
+  choose_heads_together(p, std::max<std::int64_t>(plan->group * p.seqlen_q, 1), plan.get());
   plan->scratch = layout_scratch(*plan);
   ATTN_RETURN_IF_ERROR(layout_workspace(p, plan.get()));
   plan->team = Team(threads.patient);

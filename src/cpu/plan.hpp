@@ -1,10 +1,11 @@
 // What the CPU backend decides before a run: level, tiles, splits, threads and the layout of the workspace.
-// Nothing here depends on the number of threads but the layout, so results do not either.
-// Tested in tests/unit/cpu_plan_test.cpp.
+// Nothing here depends on the number of threads but the layout and the cut into tasks, so results do not
+// either. Tested in tests/unit/cpu_plan_test.cpp.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
 #include "core/geometry.hpp"
 #include "core/plan_impl.hpp"
@@ -81,7 +82,10 @@ struct CpuPlan : BackendPlan {
   std::size_t v_row_bytes = 0;
   SplitRule split_rule = SplitRule::kNone;
   std::int64_t fixed_tiles = 0;  // of a split under kFixedKeys
-  int threads = 1;
+  int threads = 1;               // that the attention phase engages; no phase more
+  int append_threads = 1;        // … that of new keys
+  int combine_threads = 1;       // … that of the splits' results
+  double estimated_us = 0;       // of one thread: see partition.hpp
   ScratchLayout scratch;
   std::size_t table_offset = 0;     // varlen_q: batch + 1 task numbers
   std::size_t scratch_offset = 0;   // threads × scratch.bytes
@@ -99,6 +103,11 @@ struct PackedRow {
 [[nodiscard]] inline PackedRow unpack_row(std::int64_t group, std::int64_t r) {
   return group == 1 ? PackedRow{r, 0} : PackedRow{r / group, r % group};
 }
+
+// What plan() of cpu_backend.hpp does once level and threads are chosen; a test may choose more of them than
+// the machine has.
+Status plan(const Problem& problem, const LevelChoice& level, const ThreadChoice& threads,
+            std::unique_ptr<BackendPlan>* result);
 
 [[nodiscard]] Split split_of(const CpuPlan& plan, const Problem& p, const core::Sequence& s);
 

@@ -116,10 +116,10 @@ void work(void* opaque, int worker) {
   }
 }
 
-void run_phase(const RunContext& context, const Tasks& tasks, std::int64_t count,
+void run_phase(const RunContext& context, const Tasks& tasks, int threads, std::int64_t count,
                void (*job)(const Phase&, std::int64_t, char*)) {
   Phase phase{context, tasks, job, count};
-  const auto workers = static_cast<int>(std::min<std::int64_t>(context.plan.threads, count));
+  const auto workers = static_cast<int>(std::min<std::int64_t>(threads, count));
   context.plan.team.run(workers, &work, &phase);
 }
 
@@ -171,12 +171,12 @@ Status run(const PlanImpl& impl, const Tensors& tensors, void* workspace, void* 
   const RunContext context{plan, p, tensors, static_cast<char*>(workspace)};
   const Tasks tasks(context, plan.heads_together);
   if (p.seqlen_new > 0) {
-    run_phase(context, tasks, p.batch * p.heads_kv, &append_job);
+    run_phase(context, tasks, plan.append_threads, p.batch * p.heads_kv, &append_job);
   }
-  run_phase(context, tasks, tasks.with_splits(), &attention_job);
+  run_phase(context, tasks, plan.threads, tasks.with_splits(), &attention_job);
   if (tasks.splits() > 1) {
     const Tasks single(context, 1);
-    run_phase(context, single, single.row_blocks(), &combine_job);
+    run_phase(context, single, plan.combine_threads, single.row_blocks(), &combine_job);
   }
   return {};
 }

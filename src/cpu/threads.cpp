@@ -73,8 +73,8 @@ struct Limits {
   }
 };
 
-// The quota takes a dozen files to find, and every plan asks twice; it seldom changes, so it is looked up
-// once a second at most. No mutex: a forked child must not wait for one.
+// The quota takes a dozen files to find and seldom changes, so it is looked up once a second at most. No
+// mutex: a forked child must not wait for one.
 std::optional<double> recent_cpu_quota() {
   constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::min();
   constexpr std::int64_t kFresh = std::chrono::nanoseconds(std::chrono::seconds(1)).count();
@@ -106,25 +106,37 @@ int thread_limit(int request) {
   return request > 0 ? std::min(threads, request) : threads;
 }
 
-Status choose_threads(int request, ThreadChoice* choice) {
-  const char* source = "requested";
-  if (request <= 0) {
-    const std::string text = core::read_env(core::Env::kNumThreads).value_or("");
-    if (!text.empty()) {
-      const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), request);
-      if (error != std::errc() || end != text.data() + text.size() || request < 1) {
-        return {StatusCode::kInvalidArgument,
-                fmt::format("ATTN_NUM_THREADS is {}; allowed: a whole number from 1 to 2147483647", text)};
-      }
-      source = "ATTN_NUM_THREADS";
-    }
+Status request_threads(int threads, ThreadRequest* request) {
+  *request = {threads, threads > 0 ? "requested" : ""};
+  if (threads > 0) {
+    return {};
+  }
+  const std::string text = core::read_env(core::Env::kNumThreads).value_or("");
+  if (text.empty()) {
+    return {};
+  }
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), request->threads);
+  if (error != std::errc() || end != text.data() + text.size() || request->threads < 1) {
+    return {StatusCode::kInvalidArgument,
+            fmt::format("ATTN_NUM_THREADS is {}; allowed: a whole number from 1 to 2147483647", text)};
+  }
+  request->source = "ATTN_NUM_THREADS";
+  return {};
+}
+
+Status choose_threads(int threads, ThreadChoice* choice) {
+  ThreadRequest request;
+  if (Status status = request_threads(threads, &request); !status.ok()) {
+    return status;
   }
   const Limits machine = limits();
-  choice->threads = request > 0 ? std::min(machine.threads(), request) : machine.threads();
+  const int most = machine.threads();
+  choice->threads = request.threads > 0 ? std::min(most, request.threads) : most;
   choice->patient = !machine.quota.has_value() || *machine.quota >= machine.affinity;
-  choice->reason = fmt::format("CPU affinity {}, container quota {}, {}", machine.affinity,
-                               machine.quota ? fmt::format("{:.2f}", *machine.quota) : "none",
-                               request > 0 ? fmt::format("{} {}", source, request) : "no request");
+  choice->reason =
+      fmt::format("CPU affinity {}, container quota {}, {}", machine.affinity,
+                  machine.quota ? fmt::format("{:.2f}", *machine.quota) : "none",
+                  request.threads > 0 ? fmt::format("{} {}", request.source, request.threads) : "no request");
   return {};
 }
 

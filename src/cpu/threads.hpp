@@ -14,8 +14,17 @@ struct ThreadChoice {
   std::string reason;   // such as "2: CPU affinity 8, container quota 2.0"
 };
 
-// min(CPU affinity, container quota rounded up, request); request 0: ATTN_NUM_THREADS, else no request.
-Status choose_threads(int request, ThreadChoice* choice);
+struct ThreadRequest {
+  int threads = 0;          // 0: none
+  const char* source = "";  // whose
+};
+
+// The caller's, or that of ATTN_NUM_THREADS where it is 0. Only this can be refused: a plan asks for it when
+// it asks whether the problem can be computed, and looks at the machine once, by choose_threads.
+Status request_threads(int threads, ThreadRequest* request);
+
+// min(CPU affinity, container quota rounded up, request).
+Status choose_threads(int threads, ThreadChoice* choice);
 
 class Team {
  public:

@@ -1,0 +1,294 @@
+// How many threads a call engages and how it is cut into tasks: few for small calls, even tasks, all threads
+// where there is work for them; and that no bit of a result depends on it, up to 16 threads, whatever the
+// machine has.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "cpu/partition.hpp"
+#include "cpu_test_util.hpp"
+
+namespace attn::cpu {
+namespace {
+
+std::int64_t tasks_of(const Work& work, const Partition& cut) {
+  return work.sequences * ((work.rows + cut.rows_per_task - 1) / cut.rows_per_task);
+}
+
+Work work(std::int64_t sequences, std::int64_t rows, double task_us, double row_us) {
+  Work w;
+  w.sequences = sequences;
+  w.rows = rows;
+  w.mean_rows = static_cast<double>(rows);
+  w.task_rows = rows;
+  w.block_rows = 14;
+  w.granule = 2;
+  w.task_us = task_us;
+  w.row_us = row_us;
+  w.longest_row_us = row_us;
+  return w;
+}
+
+TEST(CpuPartition, ThreadsFollowFromTheWork) {
+  // 12 tasks: 6 threads take two each, 4 three, 3 four; a helper puts the end off by 3 µs.
+  EXPECT_EQ(threads_worth(12, 15, 16), 6);  // 2.5 · 15 + 15 beside 1.5 · 15 + 33 and 3.5 · 15 + 9
+  EXPECT_EQ(threads_worth(12, 100, 16), 12);
+  EXPECT_EQ(threads_worth(12, 5, 16), 4);  // 3.5 · 5 + 9 beside 2.5 · 5 + 15
+  EXPECT_EQ(threads_worth(12, 0.5, 16), 1);
+  EXPECT_EQ(threads_worth(12, 15, 5), 4) << "five would take as many turns";
+  EXPECT_EQ(threads_worth(1, 1e6, 16), 1);
+  EXPECT_EQ(threads_worth(0, 1e6, 16), 1);
+  EXPECT_EQ(threads_worth(12, 0, 16), 1);
+  EXPECT_EQ(threads_worth(2, 20, 2), 2);
+  EXPECT_EQ(threads_worth(65, 1e4, 16), 16) << "many turns: all take part";
+}
+
+TEST(CpuPartition, MoreWorkIsWorthAsManyThreadsAtLeast) {
+  for (const std::int64_t tasks : {1, 2, 7, 12, 16, 40, 64, 1000}) {
+    for (const int at_hand : {1, 2, 3, 16, 128}) {
+      int before = 1;
+      for (double us = 0.25; us < 1e5; us *= 2) {
+        const int now = threads_worth(tasks, us, at_hand);
+        EXPECT_GE(now, before) << tasks << " tasks of " << us << " µs, " << at_hand;
+        before = now;
+      }
+      EXPECT_GE(before * ((tasks + before - 1) / before), std::min<std::int64_t>(tasks, at_hand));
+    }
+  }
+}
+
+// Over many shapes: no more threads than there are, and than tasks; each has work of some µs, more of it
+// where there are more threads; no last turn for which a thread is there in vain.
+TEST(CpuPartition, ThreadsHaveEvenWork) {
+  std::mt19937 random(1);
+  const auto below = [&](int end) { return static_cast<int>(random() % static_cast<unsigned>(end)); };
+  int engaged[17] = {};
+  for (int n = 0; n < 20000; ++n) {
+    const std::int64_t rows = 1 + below(n % 2 == 0 ? 100 : 5000);
+    Work w = work(1 + below(40), rows, 0.1 * below(400), 0.01 * (1 + below(300)));
+    w.task_rows = 1 + below(static_cast<int>(rows));
+    w.longest_row_us = w.row_us * (1 + 0.01 * below(100));
+    const int at_hand = n % 5 == 0 ? 2 : 16;
+    const Partition cut = partition(w, at_hand);
+    const std::int64_t tasks = tasks_of(w, cut);
+    const int threads = cut.threads;
+    ASSERT_GE(threads, 1);
+    ASSERT_LE(threads, std::min<std::int64_t>(at_hand, tasks));
+    ASSERT_GE(cut.rows_per_task, 1);
+    if (threads > 1) {
+      const double us =
+          static_cast<double>(tasks) * w.task_us + static_cast<double>(w.sequences * rows) * w.row_us;
+      ASSERT_GE(us / threads, 1.5 * (threads - 1)) << us << " µs on " << threads;
+      const std::int64_t turns = (tasks + threads - 1) / threads;
+      if (turns <= 3 && rows % cut.rows_per_task == 0) {
+        ASSERT_GT((tasks + threads - 2) / (threads - 1), turns) << tasks << " tasks on " << threads;
+      }
+    }
+    ++engaged[threads];
+  }
+  for (int n = 1; n <= 16; ++n) {
+    EXPECT_GT(engaged[n], 0) << n;
+  }
+}
+
+TEST(CpuPartition, RowsAreDividedWhereItPays) {
+  // Eight heads of 128 rows against 128 keys, d 128: half of a head each, or two quarters.
+  const Work fp32 = work(8, 128, 14, 1.16);
+  const Partition divided = partition(fp32, 16);
+  EXPECT_EQ(divided.threads, 16);
+  EXPECT_EQ(tasks_of(fp32, divided) % 16, 0);
+  EXPECT_EQ(128 % divided.rows_per_task, 0);
+  // Where packing takes longer than the rows, they stay together.
+  const Work packing = work(8, 128, 20, 0.05);
+  EXPECT_EQ(partition(packing, 16).rows_per_task, 128);
+  EXPECT_EQ(partition(packing, 16).threads, 8);
+  // One head: cut until the threads have something to do, not beyond 28 rows.
+  const Work one = work(1, 2048, 60, 3.8);
+  EXPECT_EQ(partition(one, 1).rows_per_task, 2048);
+  EXPECT_EQ(partition(one, 16).threads, 16);
+  EXPECT_GE(tasks_of(one, partition(one, 16)), 32);
+  EXPECT_GE(partition(work(1, 100, 0.1, 100), 64).rows_per_task, 28);
+}
+
+TEST(CpuPartition, LongCallsKeepTheRowsThatTheCachesLike) {
+  Work w = work(64, 4096, 60, 3.8);
+  w.task_rows = 1024;
+  for (const int threads : {1, 2, 16, 64}) {
+    const Partition cut = partition(w, threads);
+    EXPECT_EQ(cut.rows_per_task, 1036);  // 74 blocks of 14
+    EXPECT_EQ(cut.threads, threads);
+  }
+}
+
+// The last task, whose rows see most keys, is not much longer than a thread's share.
+TEST(CpuPartition, CausalRowsAreDividedFiner) {
+  Work full = work(8, 2048, 30, 1.9);
+  Work causal = full;
+  causal.longest_row_us = 3.8;
+  const Partition cut = partition(causal, 16);
+  const double blocks = std::ceil(2048.0 / static_cast<double>(cut.rows_per_task));
+  const double longest = static_cast<double>(cut.rows_per_task) * (3.8 - 1.9 / blocks);
+  EXPECT_EQ(cut.threads, 16);
+  EXPECT_LT(longest, 1.2 * cut.us / 16);
+  EXPECT_LE(cut.rows_per_task, partition(full, 16).rows_per_task);
+}
+
+// A sequence that is much longer than the others is cut, although there are tasks enough.
+TEST(CpuPartition, TheLongestSequenceIsNoTaskOfItsOwn) {
+  Work w = work(40, 4000, 10, 2);
+  EXPECT_EQ(partition(w, 16).threads, 16);
+  const std::int64_t alike = partition(w, 16).rows_per_task;
+  w.mean_rows = 200;  // 40 · (10 + 200 · 2) µs, 16 threads: 1025 µs; the longest alone takes 8010
+  EXPECT_EQ(partition(w, 16).threads, 16);
+  EXPECT_LT(partition(w, 16).rows_per_task, 600);
+  EXPECT_GT(alike, 1900);
+}
+
+Problem problem_of(const char* text) {
+  Problem p;
+  const Status status = parse(text, &p);
+  EXPECT_TRUE(status.ok()) << status.message();
+  return p;
+}
+
+std::unique_ptr<BackendPlan> plan_on(const Problem& p, const std::string& level, int threads) {
+  LevelChoice choice;
+  EXPECT_TRUE(choose_level(level, &choice).ok());
+  std::unique_ptr<BackendPlan> result;
+  const Status status = plan(p, choice, ThreadChoice{threads, true, "test"}, &result);
+  EXPECT_TRUE(status.ok()) << status.message();
+  return result;
+}
+const CpuPlan& as_cpu(const std::unique_ptr<BackendPlan>& plan) {
+  return static_cast<const CpuPlan&>(*plan);
+}
+
+TEST(CpuPartition, OfPlans) {
+  const auto threads = [](const char* text, int at_hand) {
+    return as_cpu(plan_on(problem_of(text), "", at_hand)).threads;
+  };
+  EXPECT_EQ(threads("hq1 hk1 sq1 sk1 d16 fp32", 16), 1);
+  EXPECT_EQ(threads("b0 hq8 hk8 sq2048 sk2048 d128 fp32", 16), 1);
+  EXPECT_EQ(threads("hq8 hk8 sq2048 sk0 d128 fp32", 16), 1);
+  EXPECT_EQ(threads("hq8 hk8 sq2048 sk2048 d128 fp32", 16), 16);
+  EXPECT_EQ(threads("hq8 hk8 sq1 sk65536 d128 bf16", 16), 16);
+  for (const char* dtype : {"fp32", "bf16", "fp16"}) {
+    const std::string small = std::string("hq12 hk12 sq32 sk32 d64 ") + dtype;
+    EXPECT_EQ(threads(small.c_str(), 2), 2);
+    EXPECT_GE(threads(small.c_str(), 16), 2) << dtype;
+    EXPECT_LE(threads(small.c_str(), 16), 12) << dtype;
+  }
+  const std::unique_ptr<BackendPlan> few = plan_on(problem_of("hq8 hk1 sq1 sk300 d128 fp32"), "", 16);
+  const auto note = std::find_if(few->notes.begin(), few->notes.end(),
+                                 [](const std::string& line) { return line.rfind("threads: ", 0) == 0; });
+  ASSERT_NE(note, few->notes.end());
+  EXPECT_NE(note->find("threads: 1 (test; about "), std::string::npos) << *note;
+  EXPECT_NE(note->find(" µs of work are worth no more)"), std::string::npos) << *note;
+  // Phases before and after the attention engage no more than it: they share its scratch.
+  const std::unique_ptr<BackendPlan> split =
+      plan_on(problem_of("b64 hq8 hk8 sq1 sk8192 d128 fp32 splits=32"), "", 16);
+  EXPECT_GT(as_cpu(split).combine_threads, 1);
+  EXPECT_LE(as_cpu(split).combine_threads, as_cpu(split).threads);
+}
+
+// The bits of O and LSE on a plan for so many threads, and how it cut the rows.
+std::vector<unsigned char> bits_on(DenseCase& c, const std::string& level, int threads, std::int64_t* cut,
+                                   int* engaged) {
+  PlanImpl impl;
+  impl.problem = c.p;
+  impl.backend_plan = plan_on(c.p, level, threads);
+  *cut = as_cpu(impl.backend_plan).rows_per_task;
+  *engaged = as_cpu(impl.backend_plan).threads;
+  const Floats workspace(impl.backend_plan->workspace_bytes / sizeof(float) + 1);
+  std::fill(c.o.begin(), c.o.end(), 0x55);
+  std::fill(c.lse.begin(), c.lse.end(), 12345.0F);
+  EXPECT_TRUE(run(impl, c.t, workspace.data(), nullptr).ok());
+  std::vector<unsigned char> bits(c.o.size() + c.lse.size() * sizeof(float));
+  std::memcpy(bits.data(), c.o.data(), c.o.size());
+  std::memcpy(bits.data() + c.o.size(), c.lse.data(), c.lse.size() * sizeof(float));
+  return bits;
+}
+
+struct Differences {
+  int of_bits = 0;
+  int of_cuts = 0;
+  int engaged = 0;  // most threads of any plan
+};
+
+Differences compare_threads(DenseCase& c) {
+  Differences found;
+  for (const std::string& level : runnable_levels()) {
+    std::int64_t cut = 0;
+    std::int64_t other_cut = 0;
+    int engaged = 0;
+    const std::vector<unsigned char> one = bits_on(c, level, 1, &cut, &engaged);
+    for (const int threads : {2, 3, 7, 16}) {
+      found.of_bits += bits_on(c, level, threads, &other_cut, &engaged) == one ? 0 : 1;
+      found.of_cuts += other_cut == cut ? 0 : 1;
+      found.engaged = std::max(found.engaged, engaged);
+    }
+  }
+  return found;
+}
+
+// In this process on what threads it has, and in a child of fork on plain threads, 16 where the plan says 16.
+Differences compare_threads_here_and_forked(DenseCase& c) {
+  const Differences here = compare_threads(c);
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(120);
+    const Differences there = compare_threads(c);
+    _exit(there.of_bits == here.of_bits && there.of_cuts == here.of_cuts ? 0 : 1);
+  }
+  int status = 0;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  return here;
+}
+
+TEST(CpuPartition, NoBitDependsOnIt) {
+  Differences all;
+  for (const char* text :
+       {"hq8 hk8 sq128 sk128 d128 fp32 lse", "hq8 hk8 sq128 sk128 d128 bf16 causal=br lse",
+        "hq4 hk1 sq97 sk301 d64 fp16 causal=br lse", "b2 hq6 hk2 sq190 sk333 d40 dv56 fp32 causal=br lse",
+        "hq1 hk1 sq600 sk300 d64 bf16 causal=tl lse", "hq8 hk8 sq1 sk5000 d64 bf16 lse",
+        "hq4 hk4 sq3 sk3000 d64 fp32 splits=3 lse",
+        "hq2 hk2 sq300 sk300 d64 fp32 window=40,9 align=br lse"}) {
+    DenseCase c(problem_of(text));
+    const Differences found = compare_threads_here_and_forked(c);
+    EXPECT_EQ(found.of_bits, 0) << text;
+    all.of_cuts += found.of_cuts;
+    all.engaged = std::max(all.engaged, found.engaged);
+  }
+  EXPECT_GT(all.of_cuts, 0) << "every plan cut the rows alike: nothing was compared";
+  EXPECT_EQ(all.engaged, 16);
+}
+
+TEST(CpuPartition, NoBitOfPackedSequencesDependsOnIt) {
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    const std::vector<std::int32_t> lengths{31, 400, 0, 64, 1, 190, 77};
+    std::vector<std::int32_t> ends(lengths.size() + 1, 0);
+    std::partial_sum(lengths.begin(), lengths.end(), ends.begin() + 1);
+    Problem p = problem_of("b7 hq4 hk2 sq400 sk400 d64 fp32 causal=br lse");
+    p.dtype = dtype;
+    DenseCase c(p);  // more memory than is used
+    c.p.varlen_q = c.p.varlen_kv = true;
+    c.p.total_q = c.p.total_kv = ends.back();
+    c.t.q = TensorView::bshd(c.q.data(), dtype, 1, ends.back(), 4, 64);
+    c.t.k = TensorView::bshd(c.k.data(), dtype, 1, ends.back(), 2, 64);
+    c.t.v = TensorView::bshd(c.v.data(), dtype, 1, ends.back(), 2, 64);
+    c.t.o = TensorView::bshd(c.o.data(), dtype, 1, ends.back(), 4, 64);
+    c.t.lse = TensorView::lse(c.lse.data(), 1, 4, ends.back());
+    c.t.cu_seqlens_q = c.t.cu_seqlens_kv = ends.data();
+    const Differences found = compare_threads_here_and_forked(c);
+    EXPECT_EQ(found.of_bits, 0);
+    EXPECT_GT(found.engaged, 2);
+  }
+}
+
+}  // namespace
+}  // namespace attn::cpu

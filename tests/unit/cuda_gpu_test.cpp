@@ -19,11 +19,15 @@
 namespace attn {
 namespace {
 
+// More tiles than a GPU has SMs, so that the plan claims them and needs a workspace.
 class CudaGpu : public testing::Test {
  protected:
+  static constexpr std::int64_t kHeads = 128;
+  static constexpr std::size_t kBytesO = 2 * 70 * kHeads * 64 * 2;
+
   void SetUp() override {
     options_.backend = Backend::kCuda;
-    ASSERT_TRUE(parse("b2 hq4 hk2 sq70 sk90 d64 bf16 causal=br lse", &problem_).ok());
+    ASSERT_TRUE(parse("b2 hq128 hk64 sq70 sk90 d64 bf16 causal=br lse", &problem_).ok());
     const Status status = make_plan(problem_, options_, &plan_);
     if (status.code() == StatusCode::kUnavailable) {
       GTEST_SKIP() << status.message();
@@ -34,12 +38,12 @@ class CudaGpu : public testing::Test {
     ASSERT_TRUE(cuda::Device::get(0, &device).ok());
     ASSERT_TRUE(scope_.enter(*device).ok());
     for (TensorView* view : {&tensors_.q, &tensors_.o}) {
-      *view = TensorView::bshd(allocate(2 * 70 * 4 * 64 * 2), DType::kBFloat16, 2, 70, 4, 64);
+      *view = TensorView::bshd(allocate(kBytesO), DType::kBFloat16, 2, 70, kHeads, 64);
     }
     for (TensorView* view : {&tensors_.k, &tensors_.v}) {
-      *view = TensorView::bshd(allocate(2 * 90 * 2 * 64 * 2), DType::kBFloat16, 2, 90, 2, 64);
+      *view = TensorView::bshd(allocate(2 * 90 * 64 * 64 * 2), DType::kBFloat16, 2, 90, 64, 64);
     }
-    tensors_.lse = TensorView::lse(static_cast<float*>(allocate(2 * 4 * 70 * 4)), 2, 4, 70);
+    tensors_.lse = TensorView::lse(static_cast<float*>(allocate(2 * kHeads * 70 * 4)), 2, kHeads, 70);
     workspace_ = allocate(plan_.workspace_bytes() + 256);
   }
   void TearDown() override {
@@ -65,7 +69,7 @@ class CudaGpu : public testing::Test {
   }
   // The context is as usable as before: O of zeros is zeros, and every bit of it is written.
   void expect_works() {
-    const std::size_t bytes = 2 * 70 * 4 * 64 * 2;
+    const std::size_t bytes = kBytesO;
     ASSERT_EQ(driver_->memset_d8(std::bit_cast<CUdeviceptr>(tensors_.o.data), 0xFF, bytes), CUDA_SUCCESS);
     const Status status = call(tensors_);
     ASSERT_TRUE(status.ok()) << status.message();
@@ -87,7 +91,7 @@ class CudaGpu : public testing::Test {
 };
 
 TEST_F(CudaGpu, RefusesWhatItCannotReadBeforeAnyLaunch) {
-  std::vector<std::uint16_t> host(2 * 90 * 4 * 64);
+  std::vector<std::uint16_t> host(kBytesO / 2);
   const struct {
     const char* name;
     TensorView Tensors::*view;

@@ -237,7 +237,9 @@ struct OnlineSoftmax {
 
   __device__ __forceinline__ static float raised_reference(float top) {
     if constexpr (kRowsApart && Margin::kStep > 0.0f) {
-      return ceilf((top + Margin::kLeastRedo) * (1.0f / Margin::kStep)) * Margin::kStep;
+      // By a whole number, so that the largest weight is a power of two, which rounds to itself.
+      const float level = ceilf((top + Margin::kLeastRedo) * (1.0f / Margin::kStep)) * Margin::kStep;
+      return top + rintf(level - top);
     } else {
       return top + Margin::kRedo;
     }

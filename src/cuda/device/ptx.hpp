@@ -83,6 +83,17 @@ __device__ __forceinline__ void wait_for_earlier_grids() {
   asm volatile("griddepcontrol.wait;" ::: "memory");
 }
 
+// Whether some of the 128 threads that meet at a named barrier of the hardware say so.
+__device__ __forceinline__ bool any_of_warpgroup(int barrier, bool own) {
+  int any;
+  asm volatile(
+      "{.reg .pred p, q; setp.ne.s32 p, %1, 0; barrier.cta.red.or.aligned.pred q, %2, 128, p; selp.s32 %0, "
+      "1, 0, q;}"
+      : "=r"(any)
+      : "r"(static_cast<int>(own)), "r"(barrier));
+  return any != 0;
+}
+
 // A value that all lanes of the warp have, made of one vote a bit: a vote's result lies in a uniform
 // register, so the addresses that depend on it are computed there. wgmma takes its descriptors from uniform
 // registers only, and what lies elsewhere is moved there word by word, by each instruction anew.

@@ -91,12 +91,13 @@ struct Epilogue {
     }
   }
 
-  // Rows are divided by their sums and stored. Returns whether the warp has rows to be judged: they are not
-  // finite, or may have lost range.
+  // Rows are divided by their sums and stored. Returns whether the warpgroup has rows to be judged: they are
+  // not finite, or may have lost range.
   template <class Output, class OnlineSoftmax>
   [[nodiscard]] __device__ __forceinline__ bool store(const Ring<Traits::kConfig.q_slots>& slot,
                                                       Output const& output, OnlineSoftmax const& softmax,
-                                                      Sums& sums, bool careful, NotFinite& not_finite) const {
+                                                      Sums& sums, bool careful, NotFinite& not_finite,
+                                                      int barrier) const {
     not_finite = {};
     if constexpr (!Traits::kDirectO) {
       store_to_slot(output, sums, slot.index, not_finite);
@@ -116,7 +117,10 @@ struct Epilogue {
         suspect |= softmax.wide_margin[r];
       }
     }
-    return __any_sync(0xffffffffu, suspect) != 0;
+    // All of a warpgroup agree: those that judge wait for the next product elsewhere in the code, and the
+    // four warps must do so together (PTX ISA, wgmma.wait_group). The vote tells the compiler that a warp's
+    // lanes do.
+    return __any_sync(0xffffffffu, device::any_of_warpgroup(barrier, suspect)) != 0;
   }
 
   // The tile is this warpgroup's no more.

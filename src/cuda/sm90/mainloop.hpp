@@ -26,6 +26,8 @@ struct Consumer {
   static constexpr int kTurnBarrier = 0;
   static constexpr int kWarpgroupBarrier = 3;
   static constexpr int kConsumerBarrier = 6;
+  static constexpr int kFirstBarrier =
+      static_cast<int>(cutlass::arch::ReservedNamedBarriers::FirstUserBarrier);
 
   const cuda::ForwardParams& params;
   typename Traits::SharedStorage& shared;
@@ -553,7 +555,8 @@ struct Consumer {
         }
         warpgroup_wait<Traits::kDirectO ? 0 : 1>();
         take_output(o);
-        judge = epilogue.store(done, output, softmax, sums, careful, not_finite);
+        judge = epilogue.store(done, output, softmax, sums, careful, not_finite,
+                               kFirstBarrier + kWarpgroupBarrier + warpgroup);
         if (judge) {
           break;
         }

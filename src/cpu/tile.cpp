@@ -259,7 +259,7 @@ void TaskRunner::run_block(const Block& b, std::int64_t base) {
   }
 }
 
-void TaskRunner::pack_tile(std::int64_t base, int begin, int end) {
+void TaskRunner::pack_tile(int begin, int end) {
   const int from = panel_floor(begin);
   const int to = panel_ceil(end);
   for (int key = from; key < to; ++key) {
@@ -295,7 +295,7 @@ void TaskRunner::run_tile(std::int64_t base) {
   list_rows(context_.tensors.k, base, begin, end, k_rows_);
   list_rows(context_.tensors.v, base, begin, end, v_rows_);
   if (!direct_) {
-    pack_tile(base, begin, end);
+    pack_tile(begin, end);
   }
   for (int index = 0; index < num_blocks_; ++index) {
     run_block(block(index), base);

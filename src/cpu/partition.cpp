@@ -87,6 +87,15 @@ double queue_end(std::int64_t num_long, double long_us, std::int64_t num_short, 
          static_cast<double>(ceil_div(left, threads)) * short_us;
 }
 
+// Of the task that takes longest.
+double longest_of(const Work& work, std::int64_t rows_per_task) {
+  const std::int64_t rows = std::min(rows_per_task, work.rows);
+  // Under a causal mask rows grow longer one by one; the last block's are the longest. Of sequences of
+  // different lengths, all rows of the longest.
+  const double shorter = (work.longest_row_us - work.row_us) / static_cast<double>(ceil_div(work.rows, rows));
+  return work.task_us + static_cast<double>(rows) * (work.longest_row_us - (work.alike() ? shorter : 0));
+}
+
 // Microseconds until the last of `tasks` tasks is done.
 double end_of(const Work& work, std::int64_t rows_per_task, std::int64_t tasks, int threads) {
   const double total = total_of(work, tasks);
@@ -94,15 +103,11 @@ double end_of(const Work& work, std::int64_t rows_per_task, std::int64_t tasks, 
     return total;
   }
   const double mean = total / static_cast<double>(tasks);
-  const std::int64_t rows = std::min(rows_per_task, work.rows);
-  // Under a causal mask rows grow longer one by one; the last block's are the longest. Of sequences of
-  // different lengths, all rows of the longest.
-  const double shorter = (work.longest_row_us - work.row_us) / static_cast<double>(ceil_div(work.rows, rows));
-  const double longest =
-      work.task_us + static_cast<double>(rows) * (work.longest_row_us - (work.alike() ? shorter : 0));
+  const double longest = longest_of(work, rows_per_task);
   double end = std::max(total / threads, longest);
   // With many turns, threads that come late or whose tasks are long leave theirs to others.
   if (work.alike() && tasks < kTasksPerThread * threads) {
+    const std::int64_t rows = std::min(rows_per_task, work.rows);
     const std::int64_t rest = work.rows % rows;
     const auto us_of = [&](std::int64_t n) { return work.task_us + static_cast<double>(n) * work.row_us; };
     end = std::max(end, queue_end(work.sequences * (work.rows / rows), us_of(rows),
@@ -117,7 +122,8 @@ int best_threads(const Work& work, std::int64_t rows_per_task, int most, double*
   int best = 1;
   *end = end_of(work, rows_per_task, tasks, 1);
   const auto consider = [&](std::int64_t threads) {
-    const auto n = static_cast<int>(std::min<std::int64_t>({threads, most, tasks}));
+    const auto n =
+        static_cast<int>(std::clamp<std::int64_t>(threads, 1, std::min<std::int64_t>(most, tasks)));
     if (const double us = end_of(work, rows_per_task, tasks, n); us < *end) {
       *end = us;
       best = n;
@@ -126,8 +132,18 @@ int best_threads(const Work& work, std::int64_t rows_per_task, int most, double*
   const std::int64_t turns = ceil_div(tasks, most);
   consider(most);
   consider(ceil_div(tasks, turns));
+  // Where threads have no turns to fill, the last helper takes off as much as it puts the end off, unless the
+  // longest task is not done before.
+  const double total = total_of(work, tasks);
+  const double longest = longest_of(work, rows_per_task);
+  consider(std::llround(std::min(std::sqrt(total / kHelperUs), static_cast<double>(most))));
+  if (longest > 0) {
+    const auto busy = static_cast<std::int64_t>(std::min(total / longest, static_cast<double>(most)));
+    consider(busy);
+    consider(busy + 1);
+  }
   // The sum of turns · mean and kHelperUs · tasks / turns is least at their geometric middle.
-  const double mean = total_of(work, tasks) / static_cast<double>(tasks);
+  const double mean = total / static_cast<double>(tasks);
   const auto middle = static_cast<std::int64_t>(std::sqrt(kHelperUs * static_cast<double>(tasks) / mean));
   for (std::int64_t n = std::max(turns, middle); n <= std::max(turns, middle) + 1; ++n) {
     consider(ceil_div(tasks, n));

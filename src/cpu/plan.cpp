@@ -97,7 +97,8 @@ void choose_heads_together(const Problem& p, std::int64_t rows, CpuPlan* plan) {
     return;
   }
   const std::int64_t tasks = p.batch * p.heads_kv * plan->num_splits;
-  const std::int64_t most = plan->threads == 1 ? kMaxHeadsTogether : tasks / (2 * plan->threads);
+  const std::int64_t most =
+      plan->threads == 1 ? kMaxHeadsTogether : tasks / (2 * static_cast<std::int64_t>(plan->threads));
   for (std::int64_t heads = std::min(kMaxHeadsTogether, p.heads_kv); heads > 1; --heads) {
     if (heads <= most && p.heads_kv % heads == 0) {
       plan->heads_together = heads;

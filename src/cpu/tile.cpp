@@ -259,7 +259,7 @@ void TaskRunner::run_block(const Block& b, std::int64_t base) {
   }
 }
 
-void TaskRunner::pack_tile(std::int64_t base, int begin, int end) {
+void TaskRunner::pack_tile(int begin, int end) {
   const int from = panel_floor(begin);
   const int to = panel_ceil(end);
   for (int key = from; key < to; ++key) {
@@ -278,9 +278,9 @@ void TaskRunner::pack_tile(std::int64_t base, int begin, int end) {
   }
   const bool fit =
       kernels_.pack_v(v_rows_, from, to, dim_v, problem_.dtype, static_cast<int>(plan_.tile_keys), v_);
-  // What is not finite does no harm where every row sees it. What is tiny needs the exact way in any case.
-  const bool alike = tile_begin(num_rows_ - 1, base) <= begin && tile_end(0, base) >= end;
-  poisoned_ = !fit && (kernels_.bf16_tiles || !alike);
+  // Also where every row of the task sees the keys and nothing finite is at risk: whether they all do depends
+  // on how rows are cut into tasks, and an Inf that comes after a finite sum that overflowed makes NaN.
+  poisoned_ = !fit;
   if (poisoned_) {
     replace_poison(from, to);
   }
@@ -295,7 +295,7 @@ void TaskRunner::run_tile(std::int64_t base) {
   list_rows(context_.tensors.k, base, begin, end, k_rows_);
   list_rows(context_.tensors.v, base, begin, end, v_rows_);
   if (!direct_) {
-    pack_tile(base, begin, end);
+    pack_tile(begin, end);
   }
   for (int index = 0; index < num_blocks_; ++index) {
     run_block(block(index), base);

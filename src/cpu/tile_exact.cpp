@@ -1,6 +1,7 @@
 // See tile_runner.hpp. Elements that the packed products must not meet, or would take for something else;
 // rare, so plain code, element by element, for the rows and keys concerned alone: no bit of any other row
 // changes.
+#include <bit>
 #include <cmath>
 #include <cstdint>
 
@@ -104,21 +105,28 @@ void TaskRunner::replace_poison(int begin, int end) {
 }
 
 void TaskRunner::add_poison(const Block& b, std::int64_t base, int begin, int end) {
+  const auto dim = static_cast<int>(problem_.head_dim_v);
   for (int key = begin; key < end; ++key) {
     if (!poison_[key]) {
       continue;
+    }
+    // Read once for all rows, and added without a branch: V may be full of NaN.
+    float values[kMaxHeadDimCpu];
+    std::uint32_t mask[kMaxHeadDimCpu];  // all ones where the value is unfit
+    for (int c = 0; c < dim; ++c) {
+      values[c] = core::load_element(v_rows_[key], problem_.dtype, c);
+      mask[c] = unfit(values[c]) ? UINT32_MAX : 0;
     }
     for (int row = 0; row < b.count; ++row) {
       if (key < tile_begin(b.first + row, base) || key >= tile_end(b.first + row, base)) {
         continue;
       }
       const float p = probability(row, key);
-      float* o = o_ + static_cast<std::ptrdiff_t>(b.first + row) * plan_.o_stride;
-      for (std::int64_t c = 0; c < problem_.head_dim_v; ++c) {
-        const float v = core::load_element(v_rows_[key], problem_.dtype, c);
-        if (unfit(v)) {
-          o[c] += p * v;
-        }
+      float* __restrict__ o = o_ + static_cast<std::ptrdiff_t>(b.first + row) * plan_.o_stride;
+      for (int c = 0; c < dim; ++c) {
+        const auto with = std::bit_cast<std::uint32_t>(o[c] + p * values[c]);
+        const auto without = std::bit_cast<std::uint32_t>(o[c]);
+        o[c] = std::bit_cast<float>((with & mask[c]) | (without & ~mask[c]));
       }
     }
   }

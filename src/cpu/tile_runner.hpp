@@ -80,7 +80,7 @@ class TaskRunner {
   [[nodiscard]] float* packed_keys(int key) const;
   void pack_queries();
   void prefetch_row(const void* row) const;
-  void pack_tile(std::int64_t base, int begin, int end);
+  void pack_tile(int begin, int end);
   void list_rows(const TensorView& tensor, std::int64_t base, int begin, int end, const void** rows) const;
   void run_block(const Block& block, std::int64_t base);
   void score(const Block& block, int begin, int end);

@@ -106,7 +106,8 @@ std::int64_t heads_per_section(const DenseShape& shape, std::int64_t num_m_tiles
           ? std::min(rounds(3), most)
           : std::max(heads_in(gpu.l2_bytes / kSectionShareOfL2), std::min(rounds(4), most));
   const auto heads_of = [&](std::int64_t sections) { return (heads + sections - 1) / sections; };
-  const std::int64_t sections = std::max<std::int64_t>(1, heads / wanted);
+  // An empty batch has no heads, and none are wanted.
+  const std::int64_t sections = std::max<std::int64_t>(1, heads / std::max<std::int64_t>(1, wanted));
   return std::max<std::int64_t>(1, heads_of(sections) <= most ? heads_of(sections) : heads_of(sections + 1));
 }
 

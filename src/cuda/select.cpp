@@ -7,9 +7,9 @@
 namespace attn::cuda {
 namespace {
 
-// Row and key indices are int32 in the kernels, with room for a tile beyond the end and for the offset; tiles
-// are counted in uint32, with room for the blocks that claim past the end.
-constexpr std::int64_t kMaxRows = std::int64_t{1} << 30;
+// Row and key indices are int32 in the kernels: a row of a tile that goes beyond the end, and a bound of the
+// mask added to it. Tiles are counted in uint32, with room for the blocks that claim past the end.
+constexpr std::int64_t kMaxRows = (std::int64_t{1} << 30) - 256;
 constexpr std::int64_t kMaxTiles = (std::int64_t{1} << 32) - (std::int64_t{1} << 16);
 constexpr std::int64_t kMaxBatch = (std::int64_t{1} << 31) - 1;  // TMA coordinates are int32
 constexpr std::int64_t kSmallestTileM = 128;

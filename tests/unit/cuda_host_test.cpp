@@ -118,6 +118,11 @@ TEST(CudaSelect, RefusesByName) {
   p = problem_of("b1 hq1 hk1 sq9 sk9 d64 bf16");
   p.seqlen_q = std::int64_t{1} << 31;
   EXPECT_NE(cuda::kernels_can(p).message().find("seqlen_q"), std::string::npos);
+  // Rows of a tile beyond the last query, and a bound added to them, are int32 too.
+  p.seqlen_q = p.seqlen_kv = (std::int64_t{1} << 30) - 256;
+  EXPECT_TRUE(cuda::kernels_can(p).ok());
+  ++p.seqlen_kv;
+  EXPECT_NE(cuda::kernels_can(p).message().find("seqlen_kv is 1073741569"), std::string::npos);
   p = problem_of("b1 hq1 hk1 sq9 sk9 d64 bf16");
   p.batch = std::int64_t{1} << 31;
   EXPECT_NE(cuda::kernels_can(p).message().find("batch"), std::string::npos);
@@ -197,6 +202,14 @@ TEST(CudaOrder, TilesAndSections) {
   EXPECT_EQ(order_of("b1 hq2 hk1 sq64 sk64 d64 bf16 causal=br").heads_per_section, 2);
   EXPECT_EQ(order_of("b1 hq2 hk1 sq65536 sk65536 d64 bf16 causal=br", 1).heads_per_section, 2);
   EXPECT_EQ(order_of("b1 hq4 hk4 sq65536 sk65536 d64 bf16 causal=br", 1).heads_per_section, 1);
+  // An empty batch, of short and of long heads; no queries.
+  for (const char* line :
+       {"b0 hq4 hk4 sq128 sk128 d64 bf16 causal=br", "b0 hq4 hk2 sq65536 sk9 d64 bf16 causal=br",
+        "b2 hq4 hk2 sq0 sk9 d64 bf16 causal=br"}) {
+    EXPECT_EQ(order_of(line).num_tiles, 0) << line;
+    EXPECT_GE(order_of(line).heads_per_section, 1) << line;
+    EXPECT_FALSE(order_of(line).dynamic) << line;
+  }
 }
 
 TEST(CudaBackend, WithoutADriverTheCpuServes) {

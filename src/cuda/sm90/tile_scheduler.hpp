@@ -31,7 +31,7 @@ struct alignas(16) TileInfo {
   std::int32_t batch;
   std::int32_t careful;  // once more, with NaN and Inf taken out of the masked blocks' values
   // 8 bits a warpgroup: blocks at the tile's end of which it sees nothing (its first block is never skipped),
-  // or kNoRows.
+  // or kNoRows. Few, since a row sees one key more than the one before it: see decode_tile.
   std::uint32_t skipped;
   std::uint32_t tile;
   std::int32_t padding;
@@ -39,6 +39,9 @@ struct alignas(16) TileInfo {
 
 template <Mask kMask, int kTileM, int kTileN>
 __device__ __forceinline__ TileInfo decode_tile(const cuda::ForwardParams& params, std::uint32_t tile) {
+  // The end of the keys that the tile's last row sees is kTileM - 64 behind that of the first warpgroup's.
+  static_assert((kTileM - 64 + kTileN - 1) / kTileN < static_cast<int>(kNoRows) && kTileM <= 4 * 64,
+                "TileInfo::skipped has 8 bits for each of 4 warpgroups");
   TileInfo info{};
   info.kind = kTile;
   info.tile = tile;

@@ -39,7 +39,8 @@ struct PlanOptions {
 
 // What one run reads and writes, checked before anything is written. Written tensors share no memory with
 // others (docs/contract.md, rule 8). Every pointer is host memory for the CPU backend, device memory for the
-// CUDA one, which asks the driver where each lies, unless all are those of the plan's last run.
+// CUDA one, which asks the driver where each lies, unless all are those of the plan's last run: memory that
+// was freed since then is not noticed.
 struct Tensors {
   TensorView q{};  // (batch, seqlen_q, heads_q, head_dim_qk), or (1, total_q, …) with varlen_q
   TensorView k{};  // (batch, seqlen_kv, heads_kv, head_dim_qk), (1, total_kv, …) or (num_pages, page_size, …)

@@ -4,8 +4,8 @@
 
 LIBRARY is libsm90_kernels.so (tests/kernels). A cell is a line such as "b4 hq16 hk16 sq4096 sk4096 d128 dv64 causal
 window=1024 softcap=30"; SET is grid (heads · head_dim = 2048, batch · seqlen = 16384), dims, masks or few. 4·S²·d FLOPs a
-head, less what the mask hides. Every call is in a CUDA graph; a window of a candidate is a few milliseconds of
-replays between two events, candidates take turns, and the median over the rounds counts. Outputs are compared with an
+head, less what the mask hides. Calls are in CUDA graphs of as many as last a millisecond; a window of a candidate is a few
+milliseconds of replays between two events, candidates take turns, and the median over the rounds counts. Outputs are compared with an
 fp32 computation of some rows once. --larger adds kernels with larger tiles of head_dim than the smallest that
 fits; --also adds the same kernels of another build. The last lines are a table; FILE gets everything.
 """

@@ -39,7 +39,7 @@ struct PlanOptions {
 
 // What one run reads and writes, checked before anything is written. Written tensors share no memory with
 // others (docs/contract.md, rule 8). Every pointer is host memory for the CPU backend, device memory for the
-// CUDA one.
+// CUDA one, which asks the driver where each lies, unless all are those of the plan's last run.
 struct Tensors {
   TensorView q{};  // (batch, seqlen_q, heads_q, head_dim_qk), or (1, total_q, …) with varlen_q
   TensorView k{};  // (batch, seqlen_kv, heads_kv, head_dim_qk), (1, total_kv, …) or (num_pages, page_size, …)

@@ -1,5 +1,6 @@
-// A run: new keys first, then the tasks, then the splits' combination. Workers take tasks from a counter, the
-// longest first; which worker does a task changes no bit of it. Tested in tests/unit/cpu_attention_test.cpp.
+// A run: new keys first, then the tasks, then the splits' combination. Each worker has a share of the tasks,
+// the longest first, and then takes from the others' shares; which worker does a task changes no bit of it.
+// Tested in tests/unit/cpu_attention_test.cpp.
 #include <algorithm>
 #include <atomic>
 #include <cfenv>
@@ -78,13 +79,30 @@ class Tasks {
   std::int64_t count_ = 0;
 };
 
-// One phase: jobs 0 … count − 1, each handed to some worker with its own scratch.
+// One phase: jobs 0 … count − 1, each handed to some worker with its own scratch. Worker w begins with jobs
+// w, w + shares, …: the same ones in the next call, whose inputs, outputs and scratch may still lie in its
+// CPU's caches.
 struct Phase {
+  struct alignas(64) Share {
+    std::atomic<std::int64_t> taken{0};
+  };
+  static constexpr int kMostShares = 64;  // further workers begin with a share that is another's too
+
   const RunContext& context;
   const Tasks& tasks;
   void (*job)(const Phase& phase, std::int64_t index, char* scratch);
   std::int64_t count;
-  std::atomic<std::int64_t> next{0};
+  int shares;
+  Share share[kMostShares];
+
+  // The next job of a share, or count and more: none is left.
+  std::int64_t take(int s) {
+    const auto job_of = [&](std::int64_t n) { return n * shares + s; };
+    if (job_of(share[s].taken.load(std::memory_order_relaxed)) >= count) {
+      return count;
+    }
+    return job_of(share[s].taken.fetch_add(1, std::memory_order_relaxed));
+  }
 };
 
 // The environment of a new thread: rounding to nearest, subnormals kept, nothing trapped. Callers have others
@@ -110,16 +128,18 @@ void work(void* opaque, int worker) {
   const CpuPlan& plan = phase.context.plan;
   char* scratch =
       phase.context.workspace + plan.scratch_offset + static_cast<std::size_t>(worker) * plan.scratch.bytes;
-  for (std::int64_t i = phase.next.fetch_add(1, std::memory_order_relaxed); i < phase.count;
-       i = phase.next.fetch_add(1, std::memory_order_relaxed)) {
-    phase.job(phase, i, scratch);
+  for (int turn = 0; turn < phase.shares; ++turn) {
+    const int s = (worker + turn) % phase.shares;
+    for (std::int64_t i = phase.take(s); i < phase.count; i = phase.take(s)) {
+      phase.job(phase, i, scratch);
+    }
   }
 }
 
 void run_phase(const RunContext& context, const Tasks& tasks, int threads, std::int64_t count,
                void (*job)(const Phase&, std::int64_t, char*)) {
-  Phase phase{context, tasks, job, count};
   const auto workers = static_cast<int>(std::min<std::int64_t>(threads, count));
+  Phase phase{context, tasks, job, count, std::clamp(workers, 1, Phase::kMostShares), {}};
   context.plan.team.run(workers, &work, &phase);
 }
 

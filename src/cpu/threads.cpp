@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <charconv>
 #include <chrono>
 #include <cmath>
@@ -173,32 +174,50 @@ bool watch(const Function& done) {
   return false;
 }
 
-// One call's work, to be taken index by index by whoever comes.
+// One call's work, to be taken index by index by whoever comes. Indices beyond kMostWorkers are the caller's.
 class alignas(64) Slot {
  public:
+  static constexpr int kWords = 4;
+  static constexpr int kMostWorkers = 64 * kWords;
+
   bool occupy() { return !occupied_.load(std::memory_order_relaxed) && !occupied_.exchange(true); }
 
   void publish(int workers, void (*body)(void*, int), void* context) {
     body_ = body;
     context_ = context;
     finished_.store(0, std::memory_order_relaxed);
-    ticket_.store(static_cast<std::uint64_t>(workers) << 32 | 1, std::memory_order_release);  // 0: the caller
+    for (int word = kWords - 1; word >= 0; --word) {  // the caller is 0 and opens the first word last
+      const int here = std::clamp(workers - 64 * word, 0, 64);
+      const std::uint64_t none = here == 64 ? 0 : ~std::uint64_t{0} << here;
+      taken_[word].store(word == 0 ? none | 1 : none, std::memory_order_release);
+    }
   }
 
-  // The next index, or 0: none is left. What it belongs to stays until finish(): a ticket that is taken
-  // late belongs to the call that is there then.
-  int take() {
-    if (left(ticket_.load(std::memory_order_relaxed)) <= 0) {
-      return 0;
+  // An index that nobody has, `wish` if it is free, or 0: none is left. What it belongs to stays until
+  // finish(): one that is taken late belongs to the call that is there then.
+  int take(int wish) {
+    for (int n = 0; n < kWords; ++n) {
+      const int word = (wish / 64 + n) % kWords;
+      std::uint64_t taken = taken_[word].load(std::memory_order_relaxed);
+      while (~taken != 0) {
+        const std::uint64_t wished = n == 0 ? std::uint64_t{1} << wish % 64 : 0;
+        const std::uint64_t bit = (taken & wished) == 0 && wished != 0 ? wished : ~taken & (taken + 1);
+        if (taken_[word].compare_exchange_weak(taken, taken | bit, std::memory_order_acq_rel,
+                                               std::memory_order_relaxed)) {
+          return 64 * word + std::countr_zero(bit);
+        }
+      }
     }
-    const std::uint64_t ticket = ticket_.fetch_add(1, std::memory_order_acq_rel);
-    return left(ticket) > 0 ? static_cast<int>(ticket & UINT32_MAX) : 0;
+    return 0;
   }
   void work(int index) const { body_(context_, index); }
   // Helpers that the call could still use.
   [[nodiscard]] int wanted() const {
-    const std::uint64_t ticket = ticket_.load(std::memory_order_relaxed);
-    return left(ticket) > 0 ? static_cast<int>(ticket >> 32) - 1 : 0;
+    int left = 0;
+    for (const std::atomic<std::uint64_t>& taken : taken_) {
+      left += std::popcount(~taken.load(std::memory_order_relaxed));
+    }
+    return left;
   }
   void finish() {
     finished_.fetch_add(1, std::memory_order_release);
@@ -218,11 +237,8 @@ class alignas(64) Slot {
   }
 
  private:
-  static std::int64_t left(std::uint64_t ticket) {
-    return static_cast<std::int64_t>(ticket >> 32) - static_cast<std::int64_t>(ticket & UINT32_MAX);
-  }
-
-  std::atomic<std::uint64_t> ticket_{0};  // workers << 32 | next index
+  std::atomic<std::uint64_t> taken_[kWords] = {~std::uint64_t{0}, ~std::uint64_t{0}, ~std::uint64_t{0},
+                                               ~std::uint64_t{0}};  // a bit an index
   std::atomic<int> finished_{0};
   std::atomic<bool> occupied_{false};
   void (*body_)(void*, int) = nullptr;
@@ -256,7 +272,11 @@ class Crew {
     summon(workers - 1);
     body(context, 0);
     int own = 1;
-    for (int index = slot->take(); index > 0; index = slot->take()) {
+    for (int index = slot->take(1); index > 0; index = slot->take(1)) {
+      body(context, index);
+      ++own;
+    }
+    for (int index = Slot::kMostWorkers; index < workers; ++index) {
       body(context, index);
       ++own;
     }
@@ -306,10 +326,15 @@ class Crew {
     if (const int cpu = sched_getcpu(); cpu >= 0 && cpu == caller_cpu_.load(std::memory_order_relaxed)) {
       leave_cpu(cpu);
     }
+    // The same index in each call, where it is free: so a thread meets the scratch and the tasks of last
+    // time.
+    static std::atomic<int> threads{0};
+    thread_local const int wish =
+        threads.fetch_add(1, std::memory_order_relaxed) % (Slot::kMostWorkers - 1) + 1;
     do {
       const std::uint32_t seen = published_.load(std::memory_order_acquire);
       for (Slot& slot : slots_) {
-        for (int index = slot.take(); index > 0; index = slot.take()) {
+        for (int index = slot.take(wish); index > 0; index = slot.take(wish)) {
           summon(slot.wanted());
           slot.work(index);
           slot.finish();

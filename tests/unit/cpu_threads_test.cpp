@@ -123,6 +123,21 @@ TEST(CpuThreads, EveryWorkerRunsOnce) {
   }
 }
 
+// Indices are bits of four words; those beyond are the caller's.
+TEST(CpuThreads, EveryOneOfManyWorkersRunsOnce) {
+  const Team team;
+  for (const int workers : {63, 64, 65, 127, 128, 129, 192, 193, 255, 256, 257, 300}) {
+    for (int call = 0; call < 20; ++call) {
+      std::vector<std::atomic<int>> calls(301);
+      team.run(workers, &count_worker, calls.data());
+      for (int i = 0; i < 301; ++i) {
+        ASSERT_EQ(calls[static_cast<std::size_t>(i)].load(), i < workers ? 1 : 0)
+            << "worker " << i << " of " << workers;
+      }
+    }
+  }
+}
+
 // Callers on teams of their own and on one together, more than the helpers serve at a time; each of their
 // calls has its own counts, so that an index that is done twice, left out or given to another call shows.
 TEST(CpuThreads, CallersBesideEachOther) {

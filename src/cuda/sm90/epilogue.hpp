@@ -19,7 +19,7 @@ struct Epilogue {
   static constexpr Mask kMask = Traits::kKey.mask;
   static constexpr bool kChanged = Traits::kKey.logits == Logits::kChanged;
   static constexpr int kHeadDimV = Traits::kHeadDimV;
-  static_assert(kHeadDimV % 32 == 0 || !Traits::kDirectO);
+  static_assert(kHeadDimV % 16 == 0);  // store_block
 
   const cuda::ForwardParams& params;
   typename Traits::SharedStorage& shared;

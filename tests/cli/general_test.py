@@ -65,8 +65,8 @@ class Help(CliTest):
                 with self.subTest(line):
                     words = shlex.split(line)
                     self.assertEqual(words[:2], ["attn", name])
-                    if words == ["attn", "selftest"] or (SMALL and name in ("bench", "selftest")):
-                        continue  # selftest_test.py runs it whole
+                    if words == ["attn", "selftest"] or (SMALL and name in ("bench", "demo", "selftest")):
+                        continue  # demo_test.py and selftest_test.py run them
                     done = self.attn(*words[1:])
                     if "--json" in words:
                         json.loads(done.stdout)

@@ -32,10 +32,23 @@ class CpuScaling(CliTest):
 
     def test_table(self):
         text = self.script(SCRIPT, "--table", str(RESULT))
-        self.assertIn("libattn behind in 18 cells", text)
-        line = next(x for x in text.splitlines() if "hq16 hk16 sq2048 sk2048 d64 fp32` | 16" in x)
-        self.assertEqual(line.split("|")[4:8], [" 1085 GFLOP/s ", " 8.37 ", " 46 % ", " 1.86 "])
-        self.assertIn("fma_peak_gflops before: 1 threads 170.9", text)
+        document = json.loads(RESULT.read_text(encoding="utf-8"))
+        rows = [r for r in document["rows"] if r["kind"] != "decode"]
+        times = {(r["impl"] == "torch-cpu", r["problem"], r["threads"]): r["median_us"] for r in rows}
+        behind = sum(times[False, *key] > us for (torch, *key), us in times.items() if torch)
+        behind += sum(r["torch_median_us"] is not None and r["torch_median_us"] < r["median_us"]
+                      for r in document["rows"] if r["kind"] == "decode")
+        self.assertIn(f"libattn behind in {behind} cells", text)
+        problem = "b1 hq16 hk16 sq2048 sk2048 d64 fp32"
+        row = next(r for r in rows if r["problem"] == problem and r["threads"] == 16 and r["impl"] != "torch-cpu")
+        us = row["median_us"]
+        line = next(x for x in text.splitlines() if f"{problem}` | 16" in x)
+        self.assertEqual(line.split("|")[4:8], [
+            f" {4 * 2048 ** 2 * 64 * 16 / us * 1e-3:.0f} GFLOP/s ", f" {times[False, problem, 1] / us:.2f} ",
+            f" {100 * row['gflops'] / max(row['fma_peak_before'], row['fma_peak_after']):.0f} % ",
+            f" {times[True, problem, 16] / us:.2f} "])
+        peak = document["ceilings"]["fma_peak_gflops"]["before"]["1"]
+        self.assertIn(f"fma_peak_gflops before: 1 threads {peak:.1f}", text)
 
     def test_without_pytorch(self):
         self.write("torch.py", b"raise ImportError('none')\n")

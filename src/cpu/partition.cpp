@@ -45,13 +45,6 @@ constexpr double kHelperUs = 3;
 // What is lost at the end, in tasks: threads begin at any time of each other's tasks.
 constexpr double kLateTasks = 0.5;
 
-constexpr std::int64_t round_up(std::int64_t n, std::int64_t multiple) {
-  return (n + multiple - 1) / multiple * multiple;
-}
-constexpr std::int64_t ceil_div(std::int64_t n, std::int64_t d) {
-  return (n + d - 1) / d;
-}
-
 std::int64_t rows_of_task(const Work& work, std::int64_t blocks) {
   const std::int64_t least = round_up(kMinTaskRows, work.granule);
   return std::min(std::max(round_up(ceil_div(work.rows, blocks), work.granule), least),

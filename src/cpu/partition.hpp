@@ -8,6 +8,13 @@
 
 namespace attn::cpu {
 
+constexpr std::int64_t round_up(std::int64_t n, std::int64_t multiple) {
+  return (n + multiple - 1) / multiple * multiple;
+}
+constexpr std::int64_t ceil_div(std::int64_t n, std::int64_t d) {
+  return (n + d - 1) / d;
+}
+
 // The work of a call, in estimated microseconds of one thread.
 struct Work {
   std::int64_t sequences = 1;   // the tasks there are at least: sequences × key/value heads × splits

@@ -28,13 +28,6 @@ constexpr std::int64_t kSplitTasks = 64;
 constexpr std::int64_t kMinSplitKeys = 512;
 constexpr std::int64_t kFixedSplitKeys = 2048;
 
-constexpr std::int64_t round_up(std::int64_t n, std::int64_t multiple) {
-  return (n + multiple - 1) / multiple * multiple;
-}
-constexpr std::int64_t ceil_div(std::int64_t n, std::int64_t d) {
-  return (n + d - 1) / d;
-}
-
 // From the head dims alone: the place of a tile's edges is part of the result's bits.
 std::int64_t choose_tile_keys(const Problem& p) {
   std::int64_t keys = kMaxTileKeys;

@@ -1,41 +1,21 @@
 """bench/cpu_peers.py: tables of the committed run and of rows made by hand count what was counted by hand, what is missing
 ends it with 2, and (where PyTorch is installed) a cell of each kind runs, writes the form of bench/results, and a wrong
 output is seen."""
-import importlib.util
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import cli
-from cli import CliTest
+from cpu_bench import HAVE_TORCH, ROOT, CpuBenchTest
 
-ROOT = Path(__file__).resolve().parents[2]
-SCRIPT = str(ROOT / "bench/cpu_peers.py")
 RESULT = ROOT / "bench/results/xeon-amx-2c/cpu-peers.json"
-HAVE_TORCH = importlib.util.find_spec("torch") is not None
-WRONG = """
-import sys
-sys.path.insert(0, {bench!r})
-import cpu_peers
-cpu_peers.BOUND = dict.fromkeys(cpu_peers.BOUND, -1.0)
-sys.argv = {argv!r}
-sys.exit(cpu_peers.main())
-"""
 
 
-class CpuPeers(CliTest):
-    def script(self, *arguments, code=0, env=None):
-        done = subprocess.run([sys.executable, "-B", *arguments], capture_output=True, text=True, cwd=self.dir,
-                              env={**os.environ, **(env or {})}, timeout=280)
-        self.assertEqual(done.returncode, code, done.stdout + done.stderr)
-        return done.stdout + done.stderr
+class CpuPeers(CpuBenchTest):
+    NAME = "cpu_peers"
 
     def test_table(self):
         if not HAVE_TORCH:
             self.skipTest("PyTorch is not installed")
-        self.assertIn("libattn behind in 0", self.script(SCRIPT, "--table", str(RESULT)))
+        self.assertIn("libattn behind in 0", self.script("--table", str(RESULT)))
         document = json.loads(RESULT.read_text())
         context = {"kind": "decode", "threads": 2, "stream_before": 8.0, "stream_after": 10.0}
         document["rows"] = [
@@ -44,7 +24,7 @@ class CpuPeers(CliTest):
             {**context, "problem": "paged", "impl": "libattn:cpu:amx", "median_us": 60.0, "gbs": 8.0},
             {**context, "problem": "alone", "threads": 1, "impl": "libattn:cpu:amx", "median_us": 60.0, "gbs": 8.0,
              "stream_before": None, "stream_after": None}]
-        text = self.script(SCRIPT, "--table", str(self.write("rows.json", json.dumps(document).encode())))
+        text = self.script("--table", str(self.write("rows.json", json.dumps(document).encode())))
         self.assertIn("| `contiguous` | 2 | 50 µs, 9.0 GB/s, 90 % of memory (cpu:amx) | 40 µs | 0.80 |", text)
         self.assertIn("| `paged` | 2 | 60 µs, 8.0 GB/s, 80 % of memory (cpu:amx) | – | – |", text)
         self.assertIn("| `alone` | 1 | 60 µs, 8.0 GB/s (cpu:amx) | – | – |", text)
@@ -52,18 +32,12 @@ class CpuPeers(CliTest):
         self.assertIn("at least, 85 % in the median", text)
 
     def test_without_pytorch(self):
-        self.write("torch.py", b"raise ImportError('none')\n")
-        self.write("numpy.py", b"")
-        self.assertIn("PyTorch is not installed", self.script(SCRIPT, "--quick", code=2, env={"PYTHONPATH": str(self.dir)}))
+        self.expect_word_without_pytorch()
 
     def test_quick(self):
-        library = Path(cli.ATTN).resolve().parents[2] / "src/libattn.so.0"
-        if not HAVE_TORCH or cli.SMALL or not library.exists():
-            self.skipTest("PyTorch is not installed, or the library is a sanitizer's or static")
-        absent = self.script(SCRIPT, "--library", str(self.dir / "absent.so"), "--quick", code=2)
-        self.assertIn("no libattn under", absent)
-        arguments = ["--library", str(library), "--quick", "--machine", "none", "--output", "out.json", "--seconds", "0.05"]
-        self.script(SCRIPT, *arguments)
+        library = self.built_library()
+        arguments = ["--library", library, "--quick", "--machine", "none", "--output", "out.json", "--seconds", "0.05"]
+        self.script(*arguments)
         document, committed = json.loads((self.dir / "out.json").read_text()), json.loads(RESULT.read_text())
         self.assertLessEqual(set(committed), set(document))
         kinds = {row["kind"] for row in document["rows"]}
@@ -78,9 +52,7 @@ class CpuPeers(CliTest):
             self.assertGreater(min(row["stream_before"], row["stream_after"]), 0)
         beside = {(row["layout"], row["impl"] == "torch-cpu") for row in decode}
         self.assertEqual(beside, {("bhsd", False), ("bhsd", True), ("paged16", False)})
-        wrong = WRONG.format(bench=str(ROOT / "bench"), argv=["x", *arguments, "--only", "decode"])
-        bad = self.write("wrong.py", wrong.encode())
-        self.assertEqual(self.script(str(bad), code=1).count("wrong: libattn:cpu:"),
+        self.assertEqual(self.wrong(*arguments, "--only", "decode").count("wrong: libattn:cpu:"),
                          2 * len({row["threads"] for row in decode}))
 
 

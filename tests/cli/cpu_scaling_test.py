@@ -1,37 +1,18 @@
-"""bench/cpu_scaling.py: the table of the committed run counts what was counted by hand, what is missing ends it with 2, and
+"""bench/cpu_scaling.py: the table of the committed run says what its rows do, what is missing ends it with 2, and
 (where PyTorch is installed) the whole program runs, writes the form of bench/results, and sees a wrong output."""
-import importlib.util
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import cli
-from cli import CliTest
+from cpu_bench import ROOT, CpuBenchTest
 
-ROOT = Path(__file__).resolve().parents[2]
-SCRIPT = str(ROOT / "bench/cpu_scaling.py")
 RESULT = ROOT / "bench/results/xeon-amx-16c/cpu-scaling.json"
-WRONG = """
-import sys
-sys.path.insert(0, {bench!r})
-import cpu_peers, cpu_scaling
-cpu_peers.BOUND = dict.fromkeys(cpu_peers.BOUND, -1.0)
-sys.argv = {argv!r}
-sys.exit(cpu_scaling.main())
-"""
 
 
-class CpuScaling(CliTest):
-    def script(self, *arguments, code=0, env=None):
-        done = subprocess.run([sys.executable, "-B", *arguments], capture_output=True, text=True, cwd=self.dir,
-                              env={**os.environ, **(env or {})}, timeout=280)
-        self.assertEqual(done.returncode, code, done.stdout + done.stderr)
-        return done.stdout + done.stderr
+class CpuScaling(CpuBenchTest):
+    NAME = "cpu_scaling"
 
     def test_table(self):
-        text = self.script(SCRIPT, "--table", str(RESULT))
+        text = self.script("--table", str(RESULT))
         document = json.loads(RESULT.read_text(encoding="utf-8"))
         rows = [r for r in document["rows"] if r["kind"] != "decode"]
         times = {(r["impl"] == "torch-cpu", r["problem"], r["threads"]): r["median_us"] for r in rows}
@@ -51,18 +32,12 @@ class CpuScaling(CliTest):
         self.assertIn(f"fma_peak_gflops before: 1 threads {peak:.1f}", text)
 
     def test_without_pytorch(self):
-        self.write("torch.py", b"raise ImportError('none')\n")
-        self.write("numpy.py", b"")
-        self.assertIn("PyTorch is not installed", self.script(SCRIPT, "--quick", code=2, env={"PYTHONPATH": str(self.dir)}))
+        self.expect_word_without_pytorch()
 
     def test_quick(self):
-        library = Path(cli.ATTN).resolve().parents[2] / "src/libattn.so.0"
-        if importlib.util.find_spec("torch") is None or cli.SMALL or not library.exists():
-            self.skipTest("PyTorch is not installed, or the library is a sanitizer's or static")
-        absent = self.script(SCRIPT, "--library", str(self.dir / "absent.so"), "--quick", code=2)
-        self.assertIn("no libattn under", absent)
-        arguments = ["--library", str(library), "--quick", "--machine", "none", "--output", "out.json"]
-        self.script(SCRIPT, *arguments)
+        library = self.built_library()
+        arguments = ["--library", library, "--quick", "--machine", "none", "--output", "out.json"]
+        self.script(*arguments)
         document, committed = json.loads((self.dir / "out.json").read_text()), json.loads(RESULT.read_text())
         self.assertLessEqual(set(committed), set(document))
         self.assertEqual(document["left_out"], [])
@@ -75,9 +50,8 @@ class CpuScaling(CliTest):
             self.assertTrue(0 < row["min_us"] <= row["p10_us"] <= row["median_us"] <= row["p90_us"], row)
             self.assertGreater(row["gbs"] if row["kind"] == "decode" else row["gflops"], 0)
         self.assertGreater(document["ceilings"]["stream_gbs"]["before"]["1"], 0)
-        bad = self.write("wrong.py", WRONG.format(bench=str(ROOT / "bench"), argv=["x", *arguments]).encode())
-        self.assertIn("wrong: libattn:cpu:", self.script(str(bad), code=1))
-        late = self.script(SCRIPT, *arguments, "--budget-seconds", "1")
+        self.assertIn("wrong: libattn:cpu:", self.wrong(*arguments))
+        late = self.script(*arguments, "--budget-seconds", "1")
         self.assertIn("left out, the time was used up: b1 hq2 hk2 sq2048", late)
 
 

@@ -97,9 +97,8 @@ ATTN_EXPORT const char* sm90_forward(const char* name, const Sm90Problem* p, con
     tensors.lse = lse;
     tensors.lse_strides = {p->heads_q * p->seqlen_q, 1, p->seqlen_q};
     cuda::TileOrder order = cuda::order_tiles(*entry, shape, device->size());
-    if ((p->order_mode & 255) == 1) order.dynamic = false;
-    if ((p->order_mode & 255) == 2) order.dynamic = true;
-    if (p->order_mode >> 8 & 0xfff) order.heads_per_section = p->order_mode >> 8 & 0xfff;
+    if (p->order_mode == 1) order.dynamic = false;
+    if (p->order_mode == 2) order.dynamic = true;
     cuda::ForwardParams params;
     if (entry->key.logits == sm90::Logits::kScaled && p->softcap != 0.0F) {
       return "this kernel has no softcap";

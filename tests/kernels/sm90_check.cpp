@@ -568,8 +568,8 @@ std::vector<Case> cases_for(const cuda::KernelEntry& entry, bool quick, std::mt1
   return cases;
 }
 
-// The case without and with NaN in key and value `key`, on the same data: the first run's results are in
-// o_again and lse_again.
+// The case without and with `poison_bits` in key and value `key`, on the same data: the first run's results
+// are in o_again and lse_again.
 Prepared run_clean_then_poisoned(Bench& b, const cuda::KernelEntry& entry, Case& c, int key) {
   const unsigned long long seed = b.seed;
   const Prepared clean = prepare(b, entry, c);
@@ -602,6 +602,39 @@ void check_masked_poison(Bench& b, const cuda::KernelEntry& entry, Tally& tally)
                               static_cast<std::size_t>(bad.o.seqlen) * (c.sk - 1) * 2;
     tally.fail(entry, "masked NaN, O", different(b, b.o, b.o_again, until));
     tally.fail(entry, "masked NaN, LSE", different(b, b.lse, b.lse_again, (c.sk - 1) * 4ull));
+  }
+}
+
+// A key far above all others, whose rows outgrow their references and make their warpgroup take maxima first:
+// the rows before it, which share warps with them, keep their bits. Offsets put it into the second block that
+// the warpgroup works on, for the first one sets the references.
+void check_growing_neighbours(Bench& b, const cuda::KernelEntry& entry, Tally& tally) {
+  for (const int n : {384, 1000}) {
+    for (const int offset : {0, 40, 90}) {
+      for (const int from_end : {60, 75, 98, 200}) {
+        for (const float slope : {0.0F, -9.0F}) {
+          Case c;
+          c.sq = n;
+          c.sk = n + offset;
+          c.column_q = std::sqrt(static_cast<float>(entry.key.head_dim_qk));
+          c.key_step = 50;
+          c.key_slope = slope;
+          c.batch = 1;
+          c.hq = c.hk = 1;
+          c.causal = true;
+          c.poison_bits = entry.key.element == sm90::Element::kBFloat16 ? 0x43C8 : 0x5E40;  // 400
+          const int key = c.sk - from_end;
+          const Prepared bad = run_clean_then_poisoned(b, entry, c, key);
+          const int until = key - offset;  // row i sees keys up to i + offset
+          const std::size_t bytes = static_cast<std::size_t>(static_cast<char*>(bad.o.data) - b.o) +
+                                    static_cast<std::size_t>(bad.o.seqlen) * until * 2;
+          tally.fail(entry, "a large key, O of rows before it", different(b, b.o, b.o_again, bytes));
+          tally.fail(entry, "a large key, LSE of rows before it",
+                     different(b, b.lse, b.lse_again, until * 4ull));
+          tally.add(entry, c, judge(b, entry, c, bad));
+        }
+      }
+    }
   }
 }
 
@@ -734,6 +767,7 @@ int main_of(int argc, char** argv) {
     }
     if (!tiny && entry->key.mask == sm90::Mask::kBand) {
       check_masked_poison(b, *entry, tally);
+      check_growing_neighbours(b, *entry, tally);
       check_window_poison(b, *entry, tally);
     }
     if (!tiny) check_repeats(b, *entry, tally);

@@ -18,12 +18,13 @@ namespace attn::device {
 // A row that has seen nothing. Not −inf: −inf − (−inf) is NaN, and a later visible key must exceed it.
 inline constexpr float kNothingSeen = -1e30f;
 
-// How far the reference stands above the maximum, and the sum of one thread's share of a row's block up to
-// which a block is kept. bf16 has fp32's range: P may be scaled by 2^-16 at no loss; after a redo 2^-64, so
-// that growing rows redo seldom (the epilogue watches for values of V too small for that: kWideMarginFloor).
-// Rows that are redone apart go up to the next multiple of kStep instead, by at least kLeastRedo: those that
-// grow alike then outgrow it in the same block, whatever they did before, and the warp pays once.
-// fp16: P must stay below 2^16 and loses bits below 2^-14, so there is no margin.
+// How far the reference stands above the maximum, and the weight, and the sum of one thread's share of a
+// row's block, up to which it is kept. bf16 has fp32's range: P may be scaled by 2^-16 at no loss. With a
+// wide margin a redo scales it by 2^-64, so that growing rows redo seldom (the epilogue watches for values of
+// V too small for that: kWideMarginFloor); rows that are redone apart go up to the next multiple of kStep
+// instead, by at least kLeastRedo: those that grow alike then outgrow it in the same block, whatever they did
+// before, and the warp pays once. fp16: P must stay below 2^16 and loses bits below 2^-14, so there is no
+// margin.
 template <bool kBFloat16>
 struct Margins;
 template <>
@@ -32,26 +33,26 @@ struct Margins<true> {
   static constexpr float kRedo = 64.0f;
   static constexpr float kLeastRedo = 16.0f;
   static constexpr float kStep = 64.0f;
-  static constexpr float kThreshold = 0x1p24f;
+  static constexpr float kThreshold = 24.0f;
 };
 template <>
 struct Margins<false> {
   static constexpr float kFirst = 0.0f;
-  static constexpr float kRedo = 0.0f;
-  static constexpr float kStep = 0.0f;
-  static constexpr float kThreshold = 0x1p15f;
+  static constexpr float kThreshold = 15.0f;
 };
-// Rows that are redone apart and grow on: how often their reference is taken anew, and by how much (log2
-// units) it must have risen for that to go on. 2^64 of margin and 2^24 of threshold hold 4 blocks of growth
-// by 2^22 each.
-inline constexpr int kRenewBlocks = 4;
-inline constexpr float kStillGrowing = 40.0f;
+// A logit that is this much above the threshold has a weight above it for certain, whatever exp2_approx errs.
+inline constexpr float kExp2Slack = 0x1p-8f;
 // A row of unnormalised O whose absolute sum is below this after a redo may have lost bits to underflow.
 inline constexpr float kWideMarginFloor = 0x1p-104f;
 
 __device__ __forceinline__ float quad_max(float x) {
   x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
   return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
+}
+
+// Whether it holds in one of a row's four lanes.
+__device__ __forceinline__ bool row_has(bool condition) {
+  return (__ballot_sync(0xffffffffu, condition) >> (threadIdx.x % 32 & ~3u) & 0xfu) != 0;
 }
 
 __device__ __forceinline__ float pair_sum(float x) {
@@ -67,17 +68,19 @@ __device__ __forceinline__ float quad_sum(float x) {
 // kRowsApart: a row's bits must not depend on its neighbours in the warp, since one may see a key that
 // another must not be influenced by (contract rule 6). Without it, rows are redone together, and so less
 // often.
-// kRenew: such rows are raised at fixed blocks too (`renew`).
-template <sm90::Softmax kForm, bool kBFloat16, bool kRowsApart, bool kRenew>
+// kGrowing: later blocks come in both ways, exponentials first (later_block) and maximum first, and which way
+// leaves no trace in the bits of rows apart.
+template <sm90::Softmax kForm, bool kBFloat16, bool kRowsApart, bool kGrowing>
 struct OnlineSoftmax {
+  static constexpr bool kWideMargin = kForm == sm90::Softmax::kSpeculative && kBFloat16 && !kGrowing;
+
   float scale;          // c
   float reference[2];   // log2 units, the same in the four lanes of a row
   float row_sum[2];     // this thread's columns only
-  bool wide_margin[2];  // speculative: a redo has raised the row's reference by more than Margins::kFirst
-  bool growing[2];      // kRenew: the last raise was a large one
-  int renew_at;         // kRenew: 0 if some row of the warp is growing, else kRenewBlocks
+  bool wide_margin[2];  // kWideMargin: a redo has raised the row's reference by more than Margins::kFirst
 
   using Margin = Margins<kBFloat16>;
+  static constexpr float kLargestSum = static_cast<float>(1 << static_cast<int>(Margin::kThreshold));
 
   template <class Scores>
   __device__ __forceinline__ static float thread_max(Scores const& scores, int r, float start) {
@@ -118,7 +121,7 @@ struct OnlineSoftmax {
         for (int r = 0; r < 2; ++r) {
           const float p0 = weight(scores, r, 0, n);
           const float p1 = weight(scores, r, 1, n);
-          sums[r] += p0 + p1;
+          sums[r] = n == 0 ? p0 + p1 : sums[r] + (p0 + p1);  // the compiler keeps an addition to 0
           p(r + 2 * n) = pack_pair<kBFloat16>(p0, p1);
         }
       }
@@ -130,8 +133,7 @@ struct OnlineSoftmax {
   template <bool kShort, bool kPartial, class Scores, class Packed>
   __device__ __forceinline__ void first_block(Scores const& scores, Packed& p, int visible) {
     constexpr float kMargin = kForm == sm90::Softmax::kSpeculative ? Margin::kFirst : 0.0f;
-    wide_margin[0] = wide_margin[1] = growing[0] = growing[1] = false;
-    renew_at = kRenewBlocks;
+    wide_margin[0] = wide_margin[1] = false;
     if constexpr (kShort) {
       CUTE_UNROLL
       for (int r = 0; r < 2; ++r) {
@@ -142,12 +144,11 @@ struct OnlineSoftmax {
       if (!outgrown(row_sum)) {
         return;
       }
-      bool redo[2];
-      rows_to_redo(row_sum, redo);
       CUTE_UNROLL
       for (int r = 0; r < 2; ++r) {
+        const bool redo = !kRowsApart || row_has(!(row_sum[r] <= kLargestSum));
         const float top = fmaxf(quad_max(thread_max(scores, r, -INFINITY)) * scale, kNothingSeen) + kMargin;
-        reference[r] = redo[r] ? top : reference[r];
+        reference[r] = redo ? top : reference[r];
       }
     } else {
       CUTE_UNROLL
@@ -160,32 +161,48 @@ struct OnlineSoftmax {
 
   // Whether a block's sums say that the reference of some row of the warp no longer fits. NaN says so too.
   __device__ __forceinline__ static bool outgrown(const float (&sums)[2]) {
-    return __any_sync(0xffffffffu, !(sums[0] <= Margin::kThreshold && sums[1] <= Margin::kThreshold));
+    return __any_sync(0xffffffffu, !(sums[0] <= kLargestSum && sums[1] <= kLargestSum));
   }
 
-  // Which of this thread's two rows are to be redone, now that some row of the warp is.
-  __device__ __forceinline__ static void rows_to_redo(const float (&sums)[2], bool (&rows)[2]) {
-    const unsigned lane = threadIdx.x % 32;
-    CUTE_UNROLL
-    for (int r = 0; r < 2; ++r) {
-      if constexpr (kRowsApart) {  // by the row's own four lanes
-        const unsigned lanes = __ballot_sync(0xffffffffu, !(sums[r] <= Margin::kThreshold));
-        rows[r] = (lanes >> (lane & ~3u) & 0xfu) != 0;
-      } else {
-        rows[r] = true;
-      }
+  __device__ __forceinline__ static float raised_reference(float top) {
+    if constexpr (!kWideMargin) {
+      return top + Margin::kFirst;
+    } else if constexpr (kRowsApart) {
+      // By a whole number, so that the largest weight is a power of two, which rounds to itself.
+      const float level = ceilf((top + Margin::kLeastRedo) * (1.0f / Margin::kStep)) * Margin::kStep;
+      return top + rintf(level - top);
+    } else {
+      return top + Margin::kRedo;
     }
   }
 
-  // Classic, part 1: the new maximum, and the factors that bring earlier sums and O to it.
+  // Brings rows' references to this block's maximum, with a margin, where that is higher: of rows apart those
+  // that have outgrown theirs. That is what their sums say (`fired`); if kGrowing, the largest logit, which
+  // is known before the exponentials too. O is to be multiplied by `rescale`.
   template <class Scores>
-  __device__ __forceinline__ void raise_reference(Scores const& scores, float (&rescale)[2]) {
+  __device__ __forceinline__ void raise_references(Scores const& scores, const bool (&fired)[2],
+                                                   float (&rescale)[2]) {
     CUTE_UNROLL
     for (int r = 0; r < 2; ++r) {
-      const float top = fmaxf(quad_max(thread_max(scores, r, -INFINITY)) * scale, reference[r]);
-      rescale[r] = exp2_approx(reference[r] - top);
+      const float score = quad_max(thread_max(scores, r, -INFINITY));
+      const float top = score * scale;
+      float next;
+      if constexpr (kForm == sm90::Softmax::kClassic) {
+        next = fmaxf(top, reference[r]);
+      } else if constexpr (!kRowsApart) {
+        next = fmaxf(raised_reference(top), reference[r]);
+      } else if constexpr (!kGrowing) {
+        next = row_has(fired[r]) && top > reference[r] ? raised_reference(top) : reference[r];
+      } else {
+        const bool outgrown = fmaf(score, scale, -reference[r]) > Margin::kThreshold + kExp2Slack;
+        next = outgrown ? raised_reference(top) : reference[r];
+      }
+      if constexpr (kWideMargin) {
+        wide_margin[r] |= next > reference[r];
+      }
+      rescale[r] = exp2_approx(reference[r] - next);
       row_sum[r] *= rescale[r];
-      reference[r] = top;
+      reference[r] = next;
     }
   }
 
@@ -201,74 +218,58 @@ struct OnlineSoftmax {
     }
   }
 
-  // Speculative, part 1: rows that are redone apart and grow on take their reference anew in every
-  // kRenewBlocks-th block, before they outgrow it: each by its own maximum, but all at the same block, or
-  // they would fall out of step and some row of the warp would be redone in nearly every one. Whether it was
-  // so; O is then to be multiplied by `rescale`.
+  // Maximum first: the weights in the place of the scores, and their sums.
   template <class Scores>
-  [[nodiscard]] __device__ __forceinline__ bool renew(Scores const& scores, int block, float (&rescale)[2]) {
-    if (!kRenew || block % kRenewBlocks != renew_at) {
-      return false;
-    }
-    raise_rows(scores, growing, rescale);
-    return true;
-  }
-
-  // Speculative, part 2: P of a later block under the reference that stands; made again, with O and the sums
-  // brought to a new reference, for rows that have outgrown it.
-  template <bool kPartial, class Scores, class Packed, class Output>
-  __device__ __forceinline__ void later_block(Scores const& scores, Packed& p, Output& o, int visible,
-                                              bool renewed, float (&rescale)[2]) {
+  __device__ __forceinline__ void weigh(Scores& scores) {
     float sums[2];
-    exponentials<kPartial>(scores, p, sums, visible);
-    if (renewed) {
-      rescale_output(o, rescale);
-    }
-    if (outgrown(sums)) {
-      bool redo[2];
-      rows_to_redo(sums, redo);
-      raise_rows(scores, redo, rescale);
-      rescale_output(o, rescale);
-      exponentials<kPartial>(scores, p, sums, visible);
+    CUTE_UNROLL
+    for (int n = 0; n < decltype(cute::size<1, 1>(scores))::value; ++n) {
+      CUTE_UNROLL
+      for (int r = 0; r < 2; ++r) {
+        const float p0 = weight(scores, r, 0, n);
+        const float p1 = weight(scores, r, 1, n);
+        sums[r] = n == 0 ? p0 + p1 : sums[r] + (p0 + p1);
+        scores(r, cute::make_coord(0, n)) = p0;
+        scores(r, cute::make_coord(1, n)) = p1;
+      }
     }
     row_sum[0] += sums[0];
     row_sum[1] += sums[1];
   }
 
-  __device__ __forceinline__ static float raised_reference(float top) {
-    if constexpr (kRowsApart && Margin::kStep > 0.0f) {
-      // By a whole number, so that the largest weight is a power of two, which rounds to itself.
-      const float level = ceilf((top + Margin::kLeastRedo) * (1.0f / Margin::kStep)) * Margin::kStep;
-      return top + rintf(level - top);
-    } else {
-      return top + Margin::kRedo;
+  // Then the weights as P, once P·V has read the last one.
+  template <class Scores, class Packed>
+  __device__ __forceinline__ static void pack(Scores const& weights, Packed& p) {
+    CUTE_UNROLL
+    for (int n = 0; n < decltype(cute::size<1, 1>(weights))::value; ++n) {
+      CUTE_UNROLL
+      for (int r = 0; r < 2; ++r) {
+        p(r + 2 * n) =
+            pack_pair<kBFloat16>(weights(r, cute::make_coord(0, n)), weights(r, cute::make_coord(1, n)));
+      }
     }
   }
 
-  // Brings `rows` to this block's maximum, with the wide margin, where that is above their reference; O is to
-  // be multiplied by `rescale`.
-  template <class Scores>
-  __device__ __forceinline__ void raise_rows(Scores const& scores, const bool (&rows)[2],
-                                             float (&rescale)[2]) {
-    CUTE_UNROLL
-    for (int r = 0; r < 2; ++r) {
-      const float top = quad_max(thread_max(scores, r, -INFINITY)) * scale;
-      // Rows redone together all take the wide margin, so that the warp seldom comes here again.
-      const bool own = kRowsApart && !(kRenew && growing[r]);
-      const float above = raised_reference(top);
-      const bool raise = rows[r] && (own ? top : above) > reference[r];
-      const float raised = raise ? above : reference[r];
-      if constexpr (kRenew) {
-        growing[r] = rows[r] ? raised > reference[r] + kStillGrowing : growing[r];
-      }
-      rescale[r] = exp2_approx(reference[r] - raised);
-      row_sum[r] *= rescale[r];
-      reference[r] = raised;
-      wide_margin[r] |= raise;
+  // Speculative: P of a later block under the reference that stands; made again, with O and the sums brought
+  // to a new reference, where rows have outgrown it. `on_redo` is told whether one of this thread's rows has
+  // that had seen a key.
+  template <bool kPartial, class Scores, class Packed, class Output, class OnRedo>
+  __device__ __forceinline__ void later_block(Scores const& scores, Packed& p, Output& o, int visible,
+                                              OnRedo const& on_redo) {
+    float sums[2];
+    exponentials<kPartial>(scores, p, sums, visible);
+    if (outgrown(sums)) {
+      const bool fired[2] = {!(sums[0] <= kLargestSum), !(sums[1] <= kLargestSum)};
+      const bool known = (fired[0] && reference[0] > 0.5f * kNothingSeen) ||
+                         (fired[1] && reference[1] > 0.5f * kNothingSeen);
+      float rescale[2];
+      raise_references(scores, fired, rescale);
+      rescale_output(o, rescale);
+      exponentials<kPartial>(scores, p, sums, visible);
+      on_redo(known);
     }
-    if constexpr (kRenew) {
-      renew_at = __any_sync(0xffffffffu, growing[0] || growing[1]) ? 0 : kRenewBlocks;
-    }
+    row_sum[0] += sums[0];
+    row_sum[1] += sums[1];
   }
 };
 

@@ -113,7 +113,7 @@ struct Epilogue {
     CUTE_UNROLL
     for (int r = 0; r < 2; ++r) {
       suspect |= not_finite.any(r) || !(sums.sum[r] < INFINITY) || sums.sum[r] == 0.0f;
-      if constexpr (Traits::kConfig.softmax == Softmax::kSpeculative) {
+      if constexpr (OnlineSoftmax::kWideMargin) {
         suspect |= softmax.wide_margin[r];
       }
     }
@@ -170,7 +170,7 @@ struct Epilogue {
       if (Traits::kCareful && careful) {
         suspect |= sees_bad_key(tile, begin, end);
       }
-      if constexpr (Traits::kConfig.softmax == Softmax::kSpeculative) {
+      if constexpr (OnlineSoftmax::kWideMargin) {
         float magnitude = 0.0f;
         CUTE_UNROLL
         for (int n = 0; n < kHeadDimV / 8; ++n) {

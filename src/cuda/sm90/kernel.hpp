@@ -36,6 +36,9 @@ __device__ __forceinline__ void init_barriers(const cuda::ForwardParams& params,
   shared.counter_open.init(1);
   shared.cleaned.init(Traits::kConsumerThreads);
   shared.redo_count = 0;
+  for (int i = 0; i < kConfig.warpgroups; ++i) {
+    shared.redos[i][0] = shared.redos[i][1] = 0;
+  }
   cutlass::arch::fence_barrier_init();
 }
 

@@ -21,6 +21,7 @@ struct Consumer {
   static constexpr bool kClassic = kConfig.softmax == Softmax::kClassic;
   static constexpr bool kBand = Traits::kKey.mask == Mask::kBand;
   static constexpr bool kChanged = Traits::kKey.logits == Logits::kChanged;
+  static constexpr bool kGrowing = Traits::kGrowing;
   // Named barriers (cutlass::arch::NamedBarrier's user ids): [0, 3) turns, [3, 6) a warpgroup's own,
   // 6 all consumers.
   static constexpr int kTurnBarrier = 0;
@@ -49,17 +50,16 @@ struct Consumer {
   Ring<kConfig.q_slots> slot;
   Ring<kConfig.k_stages> k;
   Ring<kConfig.v_stages> v;
-  // At head_dim 128 the branch of `renew` cost plain data 5 %, at 64 with three warpgroups nothing.
-  static constexpr bool kRenew = Traits::kCareful && kConfig.warpgroups == 3;
   // Where the row ends of a tile are made: with two warpgroups before the turn, so that O is stored as soon
   // as it is there; with three beside the last P·V, since the turn is waited for (d 64 full +1 %, d 128 −2
   // %).
   static constexpr bool kRowEndsLate = kConfig.warpgroups == 3;
-  device::OnlineSoftmax<kConfig.softmax, Traits::kBFloat16, Traits::kCareful, kRenew> softmax;
+  device::OnlineSoftmax<kConfig.softmax, Traits::kBFloat16, Traits::kCareful, kGrowing> softmax;
   Work work;
   bool k_there = false;  // the next K stage has been seen to be full
   std::uint32_t cleaned_phase = 0;
   int accumulate;  // 0 for a tile's first P·V
+  int redos;       // kGrowing: of this warpgroup's warps in this tile, at every other block
 
   __device__ __forceinline__ void take_turn() const {
     if constexpr (kConfig.ping_pong) {
@@ -332,13 +332,11 @@ struct Consumer {
     v.advance();
   }
 
-  // Block `block` of the tile, and P·V of the block before it.
-  template <bool kMasked, class S, class P, class O, class Q, class K, class OperandP, class V>
-  __device__ __forceinline__ void step(int block, S& s, P& p, O& o, Q const& q_tiles, K const& k_tiles,
-                                       OperandP const& operand_p, V const& v_tiles) {
+  // The first half of a step: its turn, and the first of its two products.
+  template <class S, class P, class O, class Q, class K, class OperandP, class V>
+  __device__ __forceinline__ void begin_step(int block, S& s, P& p, O& o, Q const& q_tiles, K const& k_tiles,
+                                             OperandP const& operand_p, V const& v_tiles) {
     using namespace cute;
-    auto scores = make_tensor(s.data(), device::rows_and_columns(s.layout()));
-    auto output = make_tensor(o.data(), device::rows_and_columns(o.layout()));
     wait_for_k();
     if (Traits::kCareful && work.careful) {
       clean_values(block + 1);
@@ -347,6 +345,11 @@ struct Consumer {
       shared.v_full[v.index].wait(v.phase);
     }
     take_turn();
+    if constexpr (kGrowing) {
+      // What was counted before this turn; a warp that is ahead counts at the other place meanwhile. Used
+      // once a product is issued.
+      redos = *static_cast<volatile std::int32_t*>(&shared.redos[warpgroup][(block + 1) % 2]);
+    }
     warpgroup_fence_operand(s);
     warpgroup_fence_operand(o);
     warpgroup_fence_operand(p);
@@ -355,16 +358,29 @@ struct Consumer {
       issue_output(operand_p, v_tiles, o);
       issue_scores(q_tiles, k_tiles, s);
       pass_turn();
-      warpgroup_wait<1>();
-      take_output(o);
-      warpgroup_wait<0>();
     } else {
       issue_scores(q_tiles, k_tiles, s);
       shared.v_full[v.index].wait(v.phase);
+    }
+  }
+
+  // The second half: the other product, and the softmax of block `block` between the waits for the two.
+  // kMaximum: the block's maximum comes first.
+  template <bool kMasked, bool kMaximum, class S, class P, class O, class Q, class K, class OperandP, class V>
+  __device__ __forceinline__ void finish_step(int block, S& s, P& p, O& o, Q const& q_tiles, K const& k_tiles,
+                                              OperandP const& operand_p, V const& v_tiles) {
+    using namespace cute;
+    auto scores = make_tensor(s.data(), device::rows_and_columns(s.layout()));
+    auto output = make_tensor(o.data(), device::rows_and_columns(o.layout()));
+    if constexpr (!kConfig.output_first) {
       warpgroup_arrive();  // again: a wait lies between, and without it ptxas adds one and says so (C7519)
       issue_output(operand_p, v_tiles, o);
       pass_turn();
-      warpgroup_wait<1>();
+    }
+    warpgroup_wait<1>();
+    if constexpr (kConfig.output_first) {
+      take_output(o);
+      warpgroup_wait<0>();
     }
     warpgroup_fence_operand(s);
     accumulate = 1;
@@ -378,27 +394,34 @@ struct Consumer {
       visible = mask(scores, block);
     }
     float rescale[2];
+    if constexpr (kMaximum) {
+      softmax.raise_references(scores, {}, rescale);
+    }
+    if constexpr (kMaximum && !kClassic) {  // plain blocks only
+      softmax.weigh(scores);
+    }
+    // No branch stands around this wait: the compiler moves some of the exponentials ahead of it, where
+    // nothing else would run.
+    if constexpr (!kConfig.output_first) {
+      warpgroup_wait<0>();
+      take_output(o);
+    }
+    look_for_k();
     if constexpr (kClassic) {
       float sums[2];
-      softmax.raise_reference(scores, rescale);
-      if constexpr (!kConfig.output_first) {
-        warpgroup_wait<0>();
-        take_output(o);
-      }
       softmax.template exponentials<kMasked>(scores, p, sums, visible);
       softmax.row_sum[0] += sums[0];
       softmax.row_sum[1] += sums[1];
       softmax.rescale_output(output, rescale);
+    } else if constexpr (kMaximum) {
+      softmax.rescale_output(output, rescale);
+      softmax.pack(scores, p);
     } else {
-      const bool renewed = softmax.renew(scores, block, rescale);
-      // No branch stands around this wait: the compiler moves some of the exponentials ahead of it, where
-      // nothing else would run.
-      if constexpr (!kConfig.output_first) {
-        warpgroup_wait<0>();
-        take_output(o);
-      }
-      look_for_k();
-      softmax.template later_block<kMasked>(scores, p, output, visible, renewed, rescale);
+      softmax.template later_block<kMasked>(scores, p, output, visible, [&](bool fired) {
+        if (kGrowing && __any_sync(0xffffffffu, fired) && thread % 32 == 0) {
+          atomicAdd(&shared.redos[warpgroup][block % 2], 1);
+        }
+      });
     }
   }
 
@@ -492,28 +515,51 @@ struct Consumer {
         if (work.no_rows && block >= work.begin) {
           pass_blocks(block);
         }
-        if constexpr (kBand) {
+        auto begin = [&]() __attribute__((always_inline)) {
+          begin_step(block, s, p, o, q_tiles, k_tiles, operand_p, v_tiles);
+        };
+        // Steps down to block `end`, from kRedosToGrow redos on with the maximum first.
+        auto plain_steps = [&](int end) __attribute__((always_inline)) {
+          bool grown = false;
+#pragma unroll 1
+          for (; block >= end; --block) {
+            begin();
+            if (kGrowing && __any_sync(0xffffffffu, redos >= Traits::kRedosToGrow)) {
+              grown = true;
+              break;
+            }
+            finish_step<false, kClassic>(block, s, p, o, q_tiles, k_tiles, operand_p, v_tiles);
+          }
+          if constexpr (kGrowing) {
+            if (grown) {
+#pragma unroll 1
+              while (true) {
+                finish_step<false, true>(block, s, p, o, q_tiles, k_tiles, operand_p, v_tiles);
+                if (--block < end) {
+                  break;
+                }
+                begin();
+              }
+            }
+          }
+        };
+        auto masked_steps = [&](int end) __attribute__((always_inline)) {
+#pragma unroll 1
+          for (; block >= end; --block) {
+            begin();
+            finish_step<true, kClassic>(block, s, p, o, q_tiles, k_tiles, operand_p, v_tiles);
+          }
+        };
+        if constexpr (kChanged) {
+          masked_steps(work.begin);
+        } else if constexpr (kBand) {
           // Blocks cut by the right edge; plain ones; those cut by the left edge. A loop of its own for the
           // last costs no time; going back to the first costs registers.
-#pragma unroll 1
-          for (; block >= work.plain_end; --block) {
-            step<true>(block, s, p, o, q_tiles, k_tiles, operand_p, v_tiles);
-          }
-          if constexpr (!kChanged) {
-#pragma unroll 1
-            for (; block >= work.plain_begin; --block) {
-              step<false>(block, s, p, o, q_tiles, k_tiles, operand_p, v_tiles);
-            }
-#pragma unroll 1
-            for (; block >= work.begin; --block) {
-              step<true>(block, s, p, o, q_tiles, k_tiles, operand_p, v_tiles);
-            }
-          }
+          masked_steps(work.plain_end);
+          plain_steps(work.plain_begin);
+          masked_steps(work.begin);
         } else {
-#pragma unroll 1
-          for (; block >= 0; --block) {
-            step<false>(block, s, p, o, q_tiles, k_tiles, operand_p, v_tiles);
-          }
+          plain_steps(0);
         }
 
         const Epilogue<Traits> epilogue{params, shared, warpgroup, device::opaque(thread)};
@@ -550,6 +596,9 @@ struct Consumer {
           issue_scores(q_tiles, k_tiles, s);
         }
         pass_turn();
+        if (kGrowing && thread == 0) {  // all have looked before they took the turn
+          shared.redos[warpgroup][0] = shared.redos[warpgroup][1] = 0;
+        }
         if constexpr (kRowEndsLate) {
           epilogue.finish_rows(done, softmax, sums);
         }

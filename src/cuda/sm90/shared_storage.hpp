@@ -59,6 +59,15 @@ struct Traits {
   static constexpr bool kDirectO = kConfig.q_slots == 1;
   static constexpr int kInfoSlots = kDirectO ? 2 : kConfig.q_slots;
 
+  // From kRedosToGrow redos of its four warps on, a warpgroup does the rest of a tile's plain blocks as the
+  // classic form does, maximum first, so that no block is made twice. Where rows are redone together, or a
+  // block's exponentials weigh little beside its products, bf16 does better with wide margins; and with
+  // changed logits there are no registers for a second loop.
+  static constexpr bool kGrowing = kConfig.softmax == Softmax::kSpeculative && kConfig.ping_pong &&
+                                   kKey.logits == Logits::kScaled &&
+                                   (!kBFloat16 || (kKey.mask == Mask::kBand && kHeadDimQk <= 128));
+  static constexpr int kRedosToGrow = kBFloat16 ? 4 : 1;
+
   // Masked keys inside a tensor exist: their values may be NaN, which 0 · NaN carries into rows that do not
   // see them. Such a tile is done again, carefully, so that those rows have the bits they always have.
   static constexpr bool kCareful = kKey.mask != Mask::kFull;
@@ -99,6 +108,8 @@ struct Traits {
     std::int32_t redo_flag[kInfoSlots];
     std::int32_t redo_count;
     std::uint32_t redo_list[kRedoCapacity];  // tile numbers
+    // kGrowing: redos of a warpgroup's warps in the tile, in steps of even and of odd blocks.
+    std::int32_t redos[kConfig.warpgroups][2];
     // Of a careful tile: keys of its masked blocks that had NaN or Inf in their values (kBand only).
     std::uint32_t bad_keys[kBadKeyWords];
     std::int32_t broadcast;  // from a loader's leader to its other threads (sm90/load.hpp, plain loads)

@@ -175,6 +175,61 @@ struct Consumer : TileWork<Traits> {
     }
   }
 
+  // Steps down to block `end`, all masked.
+  template <class S, class P, class O, class Operands>
+  __device__ __forceinline__ void masked_steps(int& block, int end, S& s, P& p, O& o,
+                                               Operands const& operands) {
+#pragma unroll 1
+    for (; block >= end; --block) {
+      begin_step(block, s, p, o, operands);
+      finish_step<true, kClassic>(block, s, p, o, operands);
+    }
+  }
+
+  // Steps down to block `end`, none masked; from kRedosToGrow redos on with the maximum first.
+  template <class S, class P, class O, class Operands>
+  __device__ __forceinline__ void plain_steps(int& block, int end, S& s, P& p, O& o,
+                                              Operands const& operands) {
+    bool grown = false;
+#pragma unroll 1
+    for (; block >= end; --block) {
+      begin_step(block, s, p, o, operands);
+      if (kGrowing && __any_sync(0xffffffffu, redos >= Traits::kRedosToGrow)) {
+        grown = true;
+        break;
+      }
+      finish_step<false, kClassic>(block, s, p, o, operands);
+    }
+    if constexpr (kGrowing) {
+      if (grown) {
+#pragma unroll 1
+        while (true) {
+          finish_step<false, true>(block, s, p, o, operands);
+          if (--block < end) {
+            break;
+          }
+          begin_step(block, s, p, o, operands);
+        }
+      }
+    }
+  }
+
+  // A tile's blocks after its first, from `block` down to work.begin.
+  template <class S, class P, class O, class Operands>
+  __device__ __forceinline__ void later_blocks(int& block, S& s, P& p, O& o, Operands const& operands) {
+    if constexpr (kChanged) {
+      masked_steps(block, work.begin, s, p, o, operands);
+    } else if constexpr (kBand) {
+      // Blocks cut by the right edge; plain ones; those cut by the left edge. A loop of its own for the last
+      // costs no time; going back to the first costs registers.
+      masked_steps(block, work.plain_end, s, p, o, operands);
+      plain_steps(block, work.plain_begin, s, p, o, operands);
+      masked_steps(block, work.begin, s, p, o, operands);
+    } else {
+      plain_steps(block, 0, s, p, o, operands);
+    }
+  }
+
   // To the next tile, the first product of which may be there.
   template <class S>
   __device__ __forceinline__ void end_tile(S& s, bool scores_there) {
@@ -268,52 +323,7 @@ struct Consumer : TileWork<Traits> {
         if (work.no_rows && block >= work.begin) {
           pass_blocks(block);
         }
-        auto begin = [&]() __attribute__((always_inline)) {
-          begin_step(block, s, p, o, operands);
-        };
-        // Steps down to block `end`, from kRedosToGrow redos on with the maximum first.
-        auto plain_steps = [&](int end) __attribute__((always_inline)) {
-          bool grown = false;
-#pragma unroll 1
-          for (; block >= end; --block) {
-            begin();
-            if (kGrowing && __any_sync(0xffffffffu, redos >= Traits::kRedosToGrow)) {
-              grown = true;
-              break;
-            }
-            finish_step<false, kClassic>(block, s, p, o, operands);
-          }
-          if constexpr (kGrowing) {
-            if (grown) {
-#pragma unroll 1
-              while (true) {
-                finish_step<false, true>(block, s, p, o, operands);
-                if (--block < end) {
-                  break;
-                }
-                begin();
-              }
-            }
-          }
-        };
-        auto masked_steps = [&](int end) __attribute__((always_inline)) {
-#pragma unroll 1
-          for (; block >= end; --block) {
-            begin();
-            finish_step<true, kClassic>(block, s, p, o, operands);
-          }
-        };
-        if constexpr (kChanged) {
-          masked_steps(work.begin);
-        } else if constexpr (kBand) {
-          // Blocks cut by the right edge; plain ones; those cut by the left edge. A loop of its own for the
-          // last costs no time; going back to the first costs registers.
-          masked_steps(work.plain_end);
-          plain_steps(work.plain_begin);
-          masked_steps(work.begin);
-        } else {
-          plain_steps(0);
-        }
+        later_blocks(block, s, p, o, operands);
 
         const Epilogue<Traits> epilogue{params, shared, warpgroup, device::opaque(thread)};
         epilogue.begin_rows(softmax, sums);

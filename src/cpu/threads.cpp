@@ -183,6 +183,7 @@ class alignas(64) Slot {
   bool occupy() { return !occupied_.load(std::memory_order_relaxed) && !occupied_.exchange(true); }
 
   void publish(int workers, void (*body)(void*, int), void* context) {
+    workers_ = workers;
     body_ = body;
     context_ = context;
     finished_.store(0, std::memory_order_relaxed);
@@ -211,13 +212,15 @@ class alignas(64) Slot {
     return 0;
   }
   void work(int index) const { body_(context_, index); }
-  // Helpers that the call could still use.
+  // Whoever has taken an index: how many helpers the call is to have, or 0 if all its indices are taken. Not
+  // how many are free: those who have one count among the helpers that are there.
   [[nodiscard]] int wanted() const {
-    int left = 0;
     for (const std::atomic<std::uint64_t>& taken : taken_) {
-      left += std::popcount(~taken.load(std::memory_order_relaxed));
+      if (~taken.load(std::memory_order_relaxed) != 0) {
+        return workers_ - 1;
+      }
     }
-    return left;
+    return 0;
   }
   void finish() {
     finished_.fetch_add(1, std::memory_order_release);
@@ -241,6 +244,7 @@ class alignas(64) Slot {
                                                ~std::uint64_t{0}};  // a bit an index
   std::atomic<int> finished_{0};
   std::atomic<bool> occupied_{false};
+  int workers_ = 0;
   void (*body_)(void*, int) = nullptr;
   void* context_ = nullptr;
 };

@@ -4,6 +4,8 @@ attn_unit_test(unit_cpu
           cpu_partition_test.cpp cpu_plan_test.cpp cpu_special_values_test.cpp cpu_threads_test.cpp
   LIBRARIES attn_reference)
 
+attn_unit_test(unit_cpu_helpers SOURCES cpu_helpers_test.cpp)
+
 # The same on CPUs that lack levels of this build, where an emulator is there: a level that does not run must
 # not be touched, not even to fill its table.
 find_program(ATTN_QEMU_X86_64 qemu-x86_64)

@@ -198,6 +198,21 @@ extern "C" __global__ void set_row(View v, int j, int heads, int batch, int dim,
     static_cast<unsigned short*>(v.data)[b * v.batch + j * v.seqlen + h * v.heads + c] = bits;
   }
 }
+// Column 0 of rows [begin, end) of every head and batch becomes x.
+template <class T>
+__device__ void set_column(View v, int begin, int end, int heads, int batch, float x) {
+  const int count = (end - begin) * heads * batch;
+  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += gridDim.x * blockDim.x) {
+    const int h = i % heads, b = i / heads % batch, j = begin + i / heads / batch;
+    static_cast<T*>(v.data)[b * v.batch + j * v.seqlen + h * v.heads] = make<T>(x);
+  }
+}
+extern "C" __global__ void set_column_bf16(View v, int begin, int end, int heads, int batch, float x) {
+  set_column<__nv_bfloat16>(v, begin, end, heads, batch, x);
+}
+extern "C" __global__ void set_column_fp16(View v, int begin, int end, int heads, int batch, float x) {
+  set_column<__half>(v, begin, end, heads, batch, x);
+}
 extern "C" __global__ void check_rows_bf16(RowCase c) {
   check_rows<__nv_bfloat16>(c);
 }

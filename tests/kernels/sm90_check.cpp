@@ -45,6 +45,10 @@ struct RowCase {  // as in check_kernels.cu
 
 // One problem. Logits beyond noise come from column 0: q[0] · k[0] with k[0] = key_start +
 // key_slope·(j/step).
+struct Level {  // keys [begin, end) have k[0] = value
+  int begin, end;
+  float value;
+};
 struct Case {
   int batch = 1, sq = 1, sk = 1, hq = 1, hk = 1;
   bool bottom_right = true;
@@ -53,6 +57,7 @@ struct Case {
   float q_scale = 1, v_exponent = 0;
   float column_q = 0, key_start = 0, key_slope = 0;
   int key_step = 0;
+  std::vector<Level> levels;
   int dim_qk = 0, dim_v = 0;  // 0: the kernel's tile
   bool causal = false;        // band kernels: these three, softcap and slopes too
   int left = -1, right = -1;  // -1: unbounded
@@ -178,6 +183,10 @@ Prepared prepare(Bench& b, const cuda::KernelEntry& entry, const Case& c) {
                  c.key_slope, c.key_step);
     b.gpu.launch(fill, 264, 256, p.v, c.sk, c.hk, kv_batch, dim_v, seed * 3 + 2, std::exp2(c.v_exponent),
                  0.0f, 0.0f, 0);
+    for (const Level& level : c.levels) {
+      b.gpu.launch(bf16 ? "set_column_bf16" : "set_column_fp16", 16, 256, p.k, level.begin, level.end, c.hk,
+                   kv_batch, level.value);
+    }
   }
   if (c.poison_key >= 0) {
     b.gpu.launch("set_row", 16, 256, p.k, c.poison_key, c.hk, kv_batch, dim_qk, c.poison_bits);
@@ -638,6 +647,41 @@ void check_growing_neighbours(Bench& b, const cuda::KernelEntry& entry, Tally& t
   }
 }
 
+// Rows 0 to 9 outgrow their references at the tile's last block, when what they have summed up still counts:
+// their bits are the same whether that is found before the exponentials or after them. A large key that only
+// later rows see decides which. (nvcc once fused the product of sum and factor with the addition behind it in
+// one loop and not in the other.)
+void check_raised_before_or_after(Bench& b, const cuda::KernelEntry& entry, Tally& tally) {
+  const bool bf16 = entry.key.element == sm90::Element::kBFloat16;
+  const int n = entry.config.tile_n;
+  Case c;
+  c.label = "raised before or after";
+  c.sq = 64;
+  c.sk = 3 * n + 53;  // row i sees keys up to 3n − 11 + i: rows to 10 nothing of the last block
+  c.batch = 8;
+  c.hq = c.hk = 32;
+  c.causal = true;
+  c.q_scale = 0.25F;  // logits deviate by 0.36 (log2)
+  c.column_q = std::sqrt(static_cast<float>(entry.key.head_dim_qk));
+  c.key_step = 1 << 20;
+  // In log2: the weight of one thread's 32 keys of the second block stays below the threshold of 15 (24 and a
+  // margin of 16), that of the last block's largest key does not. The row's LSE comes near 0, so that it
+  // shows the sum's last bits.
+  const float second = bf16 ? 34.0F : 9.5F;
+  const float last = bf16 ? 42.0F : 17.0F;
+  const auto k0 = [&](float log2) { return (log2 - last) * 0.6931472F; };
+  c.key_start = k0(0);
+  c.levels = {{n, 2 * n, k0(second)}, {8, n, k0(-20)}, {0, 8, k0(last)}};
+  c.poison_bits = bf16 ? 0x43C8 : 0x5E40;  // 400
+  const Prepared bad = run_clean_then_poisoned(b, entry, c, 3 * n - 1);
+  unsigned long long words = 0;
+  for (int head = 0; head < c.batch * c.hq; ++head) {
+    words += different(b, b.lse + head * c.sq, b.lse_again + head * c.sq, 10 * sizeof(float));
+  }
+  tally.fail(entry, "raised before or after the exponentials, LSE", words);
+  tally.add(entry, c, judge(b, entry, c, bad));
+}
+
 // The same in the middle of a window: rows that do not see the key keep their bits, on both sides of it.
 void check_window_poison(Bench& b, const cuda::KernelEntry& entry, Tally& tally) {
   for (const auto& [n, left, right] :
@@ -768,6 +812,7 @@ int main_of(int argc, char** argv) {
     if (!tiny && entry->key.mask == sm90::Mask::kBand) {
       check_masked_poison(b, *entry, tally);
       check_growing_neighbours(b, *entry, tally);
+      check_raised_before_or_after(b, *entry, tally);
       check_window_poison(b, *entry, tally);
     }
     if (!tiny) check_repeats(b, *entry, tally);

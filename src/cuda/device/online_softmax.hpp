@@ -2,9 +2,9 @@
 // rows, a reference in log2 units and the sum of 2^(s·c − reference) over the columns the thread holds, c >
 // 0.
 //   classic:     the reference is the running maximum of each block, as in FlashAttention.
-//   speculative: the reference is taken from a tile's first block, with a margin, and kept until a block's
-//   sum
-//                says that it no longer fits (docs/kernels/sm90_forward.md has the argument for exactness).
+//   speculative: the reference is taken from a tile's first block, with a margin, and kept until a block says
+//                that it no longer fits: by its sums, or by its largest logit where that is known first
+//                (docs/kernels/sm90_forward.md has the argument for exactness).
 // Tested by tests/kernels on plain, growing, drifting and empty rows, and by the conformance shapes.
 #pragma once
 
@@ -164,15 +164,17 @@ struct OnlineSoftmax {
     return __any_sync(0xffffffffu, !(sums[0] <= kLargestSum && sums[1] <= kLargestSum));
   }
 
-  __device__ __forceinline__ static float raised_reference(float top) {
+  // The reference of a row whose largest logit is score · scale.
+  [[nodiscard]] __device__ __forceinline__ float raised_reference(float score) const {
     if constexpr (!kWideMargin) {
-      return top + Margin::kFirst;
+      return fmaf(score, scale, Margin::kFirst);
     } else if constexpr (kRowsApart) {
+      const float top = score * scale;
       // By a whole number, so that the largest weight is a power of two, which rounds to itself.
       const float level = ceilf((top + Margin::kLeastRedo) * (1.0f / Margin::kStep)) * Margin::kStep;
       return top + rintf(level - top);
     } else {
-      return top + Margin::kRedo;
+      return score * scale + Margin::kRedo;
     }
   }
 
@@ -190,18 +192,20 @@ struct OnlineSoftmax {
       if constexpr (kForm == sm90::Softmax::kClassic) {
         next = fmaxf(top, reference[r]);
       } else if constexpr (!kRowsApart) {
-        next = fmaxf(raised_reference(top), reference[r]);
+        next = fmaxf(raised_reference(score), reference[r]);
       } else if constexpr (!kGrowing) {
-        next = row_has(fired[r]) && top > reference[r] ? raised_reference(top) : reference[r];
+        next = row_has(fired[r]) && top > reference[r] ? raised_reference(score) : reference[r];
       } else {
         const bool outgrown = fmaf(score, scale, -reference[r]) > Margin::kThreshold + kExp2Slack;
-        next = outgrown ? raised_reference(top) : reference[r];
+        next = outgrown ? raised_reference(score) : reference[r];
       }
       if constexpr (kWideMargin) {
         wide_margin[r] |= next > reference[r];
       }
       rescale[r] = exp2_approx(reference[r] - next);
-      row_sum[r] *= rescale[r];
+      // Not for the compiler to fuse with the addition that follows, which it does in one loop and not in the
+      // other.
+      row_sum[r] = __fmul_rn(row_sum[r], rescale[r]);
       reference[r] = next;
     }
   }

@@ -82,7 +82,7 @@ std::optional<double> recent_cpu_quota() {
   constexpr double kNone = -1;
   static constinit std::atomic<std::int64_t> looked_up{kNever};
   static constinit std::atomic<double> found{kNone};
-  const std::int64_t now = std::chrono::nanoseconds(Clock::now().time_since_epoch()).count();
+  const std::int64_t now = std::chrono::nanoseconds{Clock::now().time_since_epoch()}.count();
   const std::int64_t last = looked_up.load(std::memory_order_acquire);
   if (last == kNever || now - last >= kFresh) {
     found.store(cpu_quota().value_or(kNone), std::memory_order_relaxed);

@@ -247,6 +247,7 @@ class alignas(64) Slot {
 
 // The process's helpers: tasks in an arena of oneTBB, whose threads they hold as long as calls follow each
 // other. Never destroyed, as helpers may be under way when the process ends.
+// NOLINTNEXTLINE(clang-analyzer-optin.performance.Padding): cache lines are kept apart
 class Crew {
  public:
   static Crew& instance() {

@@ -25,10 +25,11 @@ namespace {
 // The driver's functions that only these tests call.
 #define ATTN_TEXT_(x) #x
 #define ATTN_TEXT(x) ATTN_TEXT_(x)
-// NOLINTNEXTLINE(bugprone-macro-parentheses): the member's name cannot have any
+// NOLINTBEGIN(bugprone-macro-parentheses): a member's name cannot have any
 #define ATTN_FUNCTION(member, function)                                   \
   decltype(&::function) member = reinterpret_cast<decltype(&::function)>( \
       dlsym(dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL), ATTN_TEXT(function)))
+// NOLINTEND(bugprone-macro-parentheses)
 
 struct GraphDriver {
   ATTN_FUNCTION(begin_capture, cuStreamBeginCapture);

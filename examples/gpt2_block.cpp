@@ -55,7 +55,7 @@ int main() {
   x[0] = -1.0F;
   for (std::int32_t t = 0; t < kTokens && status.ok(); ++t) {
     const Row qkv = linear(1, 3 * kWidth, layer_norm(x));
-    attn::Tensors call{.q = view(&qkv[0], 1), .o = view(o.data(), 1), .seqused_kv = &t};
+    attn::Tensors call{.q = view(qkv.data(), 1), .o = view(o.data(), 1), .seqused_kv = &t};
     call.k = view(k_cache.data(), kCapacity), call.v = view(v_cache.data(), kCapacity);
     call.k_new = view(&qkv[kWidth], 1), call.v_new = view(&qkv[2 * kWidth], 1);
     status = attn::run(plan, call, workspace, plan.workspace_bytes());
@@ -67,12 +67,14 @@ int main() {
   std::free(workspace);
   attn::ForwardOptions whole{.causal = true, .alignment = attn::Alignment::kBottomRight};
   whole.plan.backend = attn::Backend::kCpu;
-  if (status.ok())
+  if (status.ok()) {
     status = attn::forward(view(q_all.data(), kTokens), view(k_cache.data(), kTokens),
                            view(v_cache.data(), kTokens), view(at_once.data(), kTokens), whole);
+  }
   float worst = 0;
-  for (std::size_t i = 0; i < stepped.size(); ++i)
+  for (std::size_t i = 0; i < stepped.size(); ++i) {
     worst = std::fmax(worst, std::fabs(stepped[i] - at_once[i]));
+  }
   std::printf("%d tokens by %s; step by step and at once differ by at most %g %s\n", kTokens,
               plan.kernel().c_str(), static_cast<double>(worst), status.message().c_str());
   return status.ok() && !stepped.empty() && worst < 1e-4F ? 0 : 1;

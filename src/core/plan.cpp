@@ -26,6 +26,7 @@ bool Plan::valid() const noexcept {
 // The accessors of an empty plan answer with what an empty problem has.
 const Problem& Plan::problem() const noexcept {
   static const Problem kNone;
+  // NOLINTNEXTLINE(clang-analyzer-core.uninitialized.UndefReturn): valid() is that impl_ is not null
   return valid() ? impl_->problem : kNone;
 }
 Backend Plan::backend() const noexcept {

@@ -2,6 +2,7 @@
 // Grammar: docs/problem-string.md. Tested in tests/unit/problem_test.cpp and fuzzed in tests/fuzz.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <attn/problem.hpp>
 #include <charconv>
 #include <cstdint>
@@ -101,12 +102,7 @@ struct Parser {
   std::vector<std::string_view> seen;
 
   [[nodiscard]] bool has(std::string_view name) const {
-    for (const std::string_view s : seen) {
-      if (s == name) {
-        return true;
-      }
-    }
-    return false;
+    return std::find(seen.begin(), seen.end(), name) != seen.end();
   }
   Status once(std::string_view name, std::string_view token) {
     if (has(name)) {

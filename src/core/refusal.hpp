@@ -16,7 +16,7 @@ inline Status invalid(std::string_view argument, std::string_view value, std::st
 }
 
 inline Status invalid(std::string_view argument, std::int64_t value, std::string_view allowed) {
-  return invalid(argument, std::string_view(std::to_string(value)), allowed);
+  return invalid(argument, std::string_view{std::to_string(value)}, allowed);
 }
 
 inline Status check_range(std::string_view argument, std::int64_t value, std::int64_t low,

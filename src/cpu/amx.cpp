@@ -36,8 +36,7 @@
 #define ATTN_AMX_TARGET \
   "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c,bmi,bmi2,amx-tile,amx-bf16"
 HWY_PUSH_ATTRIBUTES(ATTN_AMX_TARGET)
-namespace attn::cpu {
-namespace N_AVX3_AMX {
+namespace attn::cpu::N_AVX3_AMX {
 namespace {
 
 constexpr int kTileRows = 16;
@@ -438,8 +437,7 @@ void Fill(KernelTable* table) {
   table->accumulate = &Accumulate;
 }
 
-}  // namespace N_AVX3_AMX
-}  // namespace attn::cpu
+}  // namespace attn::cpu::N_AVX3_AMX
 HWY_POP_ATTRIBUTES
 
 namespace attn::cpu {

@@ -11,8 +11,8 @@
 namespace attn::cpu {
 
 Status support(const Problem& problem, const PlanOptions& options);
-Status plan(const Problem& problem, const PlanOptions& options, std::unique_ptr<BackendPlan>* plan);
-Status run(const PlanImpl& plan, const Tensors& tensors, void* workspace, void* stream);
+Status plan(const Problem& problem, const PlanOptions& options, std::unique_ptr<BackendPlan>* result);
+Status run(const PlanImpl& impl, const Tensors& tensors, void* workspace, void* stream);
 
 [[nodiscard]] std::vector<CpuLevel> levels();
 

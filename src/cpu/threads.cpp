@@ -82,7 +82,7 @@ std::optional<double> recent_cpu_quota() {
   constexpr double kNone = -1;
   static constinit std::atomic<std::int64_t> looked_up{kNever};
   static constinit std::atomic<double> found{kNone};
-  const std::int64_t now = std::chrono::nanoseconds(Clock::now().time_since_epoch()).count();
+  const std::int64_t now = std::chrono::nanoseconds{Clock::now().time_since_epoch()}.count();
   const std::int64_t last = looked_up.load(std::memory_order_acquire);
   if (last == kNever || now - last >= kFresh) {
     found.store(cpu_quota().value_or(kNone), std::memory_order_relaxed);
@@ -251,6 +251,7 @@ class alignas(64) Slot {
 
 // The process's helpers: tasks in an arena of oneTBB, whose threads they hold as long as calls follow each
 // other. Never destroyed, as helpers may be under way when the process ends.
+// NOLINTNEXTLINE(clang-analyzer-optin.performance.Padding): cache lines are kept apart
 class Crew {
  public:
   static Crew& instance() {

@@ -154,7 +154,7 @@ Status plan(const Problem& problem, const PlanOptions& options, std::unique_ptr<
   made->kernel = public_name(entry);
   made->notes.push_back("device: " + std::to_string(options.device) + ", " + made->device->name());
   made->notes.push_back(tile_note(entry));
-  made->notes.push_back(
+  made->notes.emplace_back(
       "loads: TMA; a tensor whose address or strides are no multiples of 16 bytes (or negative) is copied "
       "element by element, which is slower");
   made->notes.push_back(

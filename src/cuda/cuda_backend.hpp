@@ -12,7 +12,7 @@ namespace attn::cuda {
 
 Status support(const Problem& problem, const PlanOptions& options);
 Status plan(const Problem& problem, const PlanOptions& options, std::unique_ptr<BackendPlan>* plan);
-Status run(const PlanImpl& plan, const Tensors& tensors, void* workspace, void* stream);
+Status run(const PlanImpl& impl, const Tensors& tensors, void* workspace, void* stream);
 
 // Kernels by name: BackendEntry in core/plan_impl.hpp.
 [[nodiscard]] std::vector<std::string> candidates(const Problem& problem, const PlanOptions& options);
@@ -21,7 +21,7 @@ Status run(const PlanImpl& plan, const Tensors& tensors, void* workspace, void* 
 
 // For attn::forward. The device whose memory `data` is, or -1; scratch in the order of the stream.
 [[nodiscard]] int device_of(const void* data);
-Status allocate(const PlanImpl& plan, std::size_t bytes, void* stream, void** memory);
-void release(const PlanImpl& plan, void* memory, void* stream);
+Status allocate(const PlanImpl& impl, std::size_t bytes, void* stream, void** memory);
+void release(const PlanImpl& impl, void* memory, void* stream);
 
 }  // namespace attn::cuda

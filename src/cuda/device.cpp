@@ -24,7 +24,7 @@ Status load_library(const Driver& driver, const KernelEntry& entry, CUkernel* ke
   if (Status status =
           check(driver, driver.library_get_kernel(kernel, library, entry.name), "cuLibraryGetKernel");
       !status.ok()) {
-    return Status(status.code(), status.message() + " for " + entry.name);
+    return {status.code(), status.message() + " for " + entry.name};
   }
   loaded.emplace(&entry, *kernel);
   return {};
@@ -61,8 +61,8 @@ Status Device::init(int ordinal) {
     return status;
   }
   if (ordinal < 0 || ordinal >= count) {
-    return Status(StatusCode::kInvalidArgument, "device is " + std::to_string(ordinal) + "; the driver has " +
-                                                    std::to_string(count) + " (ordinals from 0)");
+    return {StatusCode::kInvalidArgument, "device is " + std::to_string(ordinal) + "; the driver has " +
+                                              std::to_string(count) + " (ordinals from 0)"};
   }
   ordinal_ = ordinal;
   if (Status status = check(*driver_, driver_->device_get(&handle_, ordinal), "cuDeviceGet"); !status.ok()) {

@@ -12,18 +12,17 @@ namespace {
 // cuda.h renames some functions to versioned ones by macro; this spells the name as the compiler sees it.
 #define ATTN_CUDA_TEXT_(x) #x
 #define ATTN_CUDA_TEXT(x) ATTN_CUDA_TEXT_(x)
-#define ATTN_CUDA_LOAD(member, function)                                               \
-  if ((loaded.member = reinterpret_cast<decltype(loaded.member)>(                      \
-           dlsym(library, ATTN_CUDA_TEXT(function)))) == nullptr) {                    \
-    return Status(StatusCode::kUnavailable,                                            \
-                  "the NVIDIA driver is too old: libcuda.so.1 has no " ATTN_CUDA_TEXT( \
-                      function) " (CUDA 12.4 and newer drivers do)");                  \
+#define ATTN_CUDA_LOAD(member, function)                                                                   \
+  if ((loaded.member = reinterpret_cast<decltype(loaded.member)>(                                          \
+           dlsym(library, ATTN_CUDA_TEXT(function)))) == nullptr) {                                        \
+    return {StatusCode::kUnavailable, "the NVIDIA driver is too old: libcuda.so.1 has no " ATTN_CUDA_TEXT( \
+                                          function) " (CUDA 12.4 and newer drivers do)"};                  \
   }
 
 Status load(Driver& loaded) {
   void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
-    return Status(StatusCode::kUnavailable, "no NVIDIA driver: libcuda.so.1 cannot be opened");
+    return {StatusCode::kUnavailable, "no NVIDIA driver: libcuda.so.1 cannot be opened"};
   }
   // Never closed: the driver does not support being unloaded.
   ATTN_CUDA_LOAD(init, cuInit)
@@ -63,14 +62,14 @@ Status load(Driver& loaded) {
 
   const CUresult result = loaded.init(0);
   if (result != CUDA_SUCCESS) {
-    return Status(StatusCode::kUnavailable,
-                  "the NVIDIA driver does not start: cuInit gave " + error_name(loaded, result));
+    return {StatusCode::kUnavailable,
+            "the NVIDIA driver does not start: cuInit gave " + error_name(loaded, result)};
   }
   // Cubins of nvcc 13.0 were seen to load under drivers of CUDA 13; the first function that an older driver
   // lacks is named above. cuLibraryLoadData of a cubin that the driver cannot read is a Status of its own.
   int count = 0;
   if (loaded.device_get_count(&count) != CUDA_SUCCESS || count == 0) {
-    return Status(StatusCode::kUnavailable, "the NVIDIA driver sees no device");
+    return {StatusCode::kUnavailable, "the NVIDIA driver sees no device"};
   }
   return {};
 }
@@ -87,9 +86,9 @@ Status usable_after_fork() {
   if (!g_in_child.load(std::memory_order_relaxed)) {
     return {};
   }
-  return Status(StatusCode::kUnavailable,
-                "the NVIDIA driver was started before this process was forked, and does not work in a child; "
-                "start it after the fork, or exec");
+  return {StatusCode::kUnavailable,
+          "the NVIDIA driver was started before this process was forked, and does not work in a child; "
+          "start it after the fork, or exec"};
 }
 
 Status open_driver(const Driver** driver) {
@@ -121,7 +120,7 @@ Status check(const Driver& driver, CUresult result, const char* call) {
   if (result == CUDA_SUCCESS) {
     return {};
   }
-  return Status(StatusCode::kBackendError, std::string(call) + " gave " + error_name(driver, result));
+  return {StatusCode::kBackendError, std::string(call) + " gave " + error_name(driver, result)};
 }
 
 }  // namespace attn::cuda

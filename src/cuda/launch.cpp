@@ -64,8 +64,8 @@ Status make_map(const Device& device, const sm90::KernelKey& key, const Operand&
       4, const_cast<void*>(x.tensor.data), dims, strides, box, element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE,
       CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) {
-    return Status(StatusCode::kUnsupported,
-                  std::string("no tensor map for ") + x.name + ": " + error_name(device.driver(), result));
+    return {StatusCode::kUnsupported,
+            std::string("no tensor map for ") + x.name + ": " + error_name(device.driver(), result)};
   }
   return {};
 }

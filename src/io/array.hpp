@@ -32,8 +32,9 @@ struct UninitializedAllocator {
   static constexpr std::align_val_t kAlignment{64};
 
   UninitializedAllocator() noexcept = default;
+  // Implicit: containers convert it.
   template <class U>
-  UninitializedAllocator(const UninitializedAllocator<U>&) noexcept {}
+  UninitializedAllocator(const UninitializedAllocator<U>&) noexcept {}  // NOLINT(google-explicit-constructor)
 
   [[nodiscard]] T* allocate(std::size_t count) {
     if (count > std::numeric_limits<std::size_t>::max() / sizeof(T)) {

@@ -238,7 +238,7 @@ Status OutputFile::open(const std::string& path, bool allow_unnamed) {
     }
   }
   if (exists && ::fchmod(fd_, info.st_mode & 07777) != 0) {
-    const Status status = fail("take over the permissions of the file it replaces");
+    Status status = fail("take over the permissions of the file it replaces");
     discard();
     return status;
   }

@@ -79,12 +79,13 @@ class Handler {
   bool end_array();
   bool parse_error(std::size_t position, const std::string&, const Json::exception& cause) {
     std::string_view what = cause.what();
-    if (const std::size_t prefix = what.find("] "); what.starts_with('[') && prefix != what.npos) {
+    if (const std::size_t prefix = what.find("] ");
+        what.starts_with('[') && prefix != std::string_view::npos) {
       what.remove_prefix(prefix + 2);  // "[json.exception.parse_error.101] "
     }
     const std::string reason = quote_text(what, kMaxJsonReason);
     return fail(fmt::format("malformed JSON at byte {} of the header: {}", position,
-                            std::string_view(reason).substr(1, reason.size() - 2)));
+                            std::string_view{reason}.substr(1, reason.size() - 2)));
   }
   // NOLINTEND(readability-identifier-naming)
 
@@ -391,7 +392,7 @@ bool parse_safetensors_header(std::string_view text, std::int64_t data_bytes, Sa
     return false;
   }
   // The JSON parser takes a NUL for the end of its input and would let pass whatever comes after it.
-  if (const std::size_t nul = text.find('\0'); nul != text.npos) {
+  if (const std::size_t nul = text.find('\0'); nul != std::string_view::npos) {
     *error = fmt::format("header: malformed JSON: a NUL at byte {}", nul);
     return false;
   }

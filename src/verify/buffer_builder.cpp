@@ -5,6 +5,7 @@
 #include <limits>
 #include <numeric>
 #include <stdexcept>
+#include <utility>
 
 #include "core/numeric.hpp"
 #include "verify/buffers.hpp"
@@ -452,7 +453,7 @@ void BufferBuilder::build() {
   out_.seal();
 }
 
-Buffers::Buffers(const Case& c) : case_(c) {
+Buffers::Buffers(Case c) : case_(std::move(c)) {
   BufferBuilder(*this).build();
 }
 }  // namespace attn::verify

@@ -52,7 +52,7 @@ class Buffers {
  public:
   // Throws std::bad_alloc where the memory cannot be had, std::invalid_argument where pages= is too small.
   // The case must be complete.
-  explicit Buffers(const Case& c);
+  explicit Buffers(Case c);
   Buffers(const Buffers&) = delete;
   Buffers& operator=(const Buffers&) = delete;
   ~Buffers();

@@ -1,6 +1,7 @@
 // Cases as lines and files of lines. Contract: case.hpp; the tokens: README.md.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cstdio>
@@ -65,13 +66,13 @@ const char* name_of(const Name<E> (&table)[N], E value) noexcept {
 
 template <typename E, std::size_t N>
 bool find_name(const Name<E> (&table)[N], std::string_view name, E* value) {
-  for (const auto& entry : table) {
-    if (name == entry.name) {
-      *value = entry.value;
-      return true;
-    }
+  const auto* const found =
+      std::find_if(std::begin(table), std::end(table), [&](const auto& entry) { return name == entry.name; });
+  if (found == std::end(table)) {
+    return false;
   }
-  return false;
+  *value = found->value;
+  return true;
 }
 
 template <typename E, std::size_t N>

@@ -8,7 +8,7 @@ __attribute__((visibility("default"))) void offender_scale(float* values, float 
 }
 
 static const int initialised = [] {
-  for (int i = 0; i < 64; ++i) offender_table[i] += 1.0F;
+  for (float& x : offender_table) x += 1.0F;
   return 1;
 }();
 
@@ -18,6 +18,7 @@ int offender_initialised() {
 
 #if defined(__x86_64__)
 namespace N_AVX2 {
+// NOLINTNEXTLINE(clang-diagnostic-ignored-attributes): only GCC knows prefer-vector-width
 __attribute__((target("avx512f,prefer-vector-width=512"), visibility("default"))) void offender_add(
     float* values) {
   for (int i = 0; i < 64; ++i) values[i] += 1.0F;

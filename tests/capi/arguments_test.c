@@ -125,7 +125,7 @@ static void softmax_scale_must_be_announced(void) {
   CHECK_REFUSED(attn_validate(&problem), ATTN_INVALID_ARGUMENT, "has_softmax_scale");
   problem.has_softmax_scale = 1;
   CHECK_OK(attn_validate(&problem));
-  problem.softmax_scale = (float)NAN;
+  problem.softmax_scale = NAN;
   CHECK_REFUSED(attn_validate(&problem), ATTN_INVALID_ARGUMENT, "softmax_scale");
   problem.has_softmax_scale = 0;
   CHECK_REFUSED(attn_validate(&problem), ATTN_INVALID_ARGUMENT, "softmax_scale");

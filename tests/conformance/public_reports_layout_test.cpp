@@ -92,8 +92,8 @@ TEST(PublicReports, PyTorch170813_OneOddTensorAtATime) {
   for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
     const std::size_t size = size_of(dtype);
     std::vector<std::byte> memory[4];
-    for (std::size_t n = 0; n < 4; ++n) {
-      memory[n].resize((kB * kS * kH * 136 + 64) * size);
+    for (std::vector<std::byte>& bytes : memory) {
+      bytes.resize((kB * kS * kH * 136 + 64) * size);
     }
     const auto view = [&](std::size_t n, std::int64_t base, std::int64_t pitch) {
       auto at = (reinterpret_cast<std::uintptr_t>(memory[n].data()) + 63) / 64 * 64;

@@ -102,7 +102,8 @@ TEST_P(PyTorch151359, AnyRatioOfHeads) {
                                std::to_string(sq) + " sk300 d16 causal=br lse " + type;
       const auto inspect = [&](const Results& r) {
         for (std::int64_t h = 0; h < hk * ratio; ++h) {
-          const auto want = static_cast<double>(1 + h / ratio);
+          const std::int64_t head_kv = h / ratio;
+          const auto want = static_cast<double>(1 + head_kv);
           ASSERT_NEAR(r.o(0, h, 0), want, tolerance) << line << " head " << h;
           ASSERT_NEAR(r.o(0, h, sq - 1, 15), want, tolerance) << line << " head " << h;
         }

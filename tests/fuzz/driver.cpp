@@ -18,6 +18,7 @@
 #include "fuzz.hpp"
 
 // Inputs are a few KiB: whatever asks for more than this trusted a number in one.
+// NOLINTNEXTLINE(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp): AddressSanitizer's name
 extern "C" const char* __asan_default_options() {
   return "max_allocation_size_mb=64:detect_leaks=1";
 }
@@ -186,6 +187,7 @@ std::vector<Input> read_seeds(const std::filesystem::path& path) {
 }  // namespace
 
 // Called at every edge of the instrumented code (this file is not).
+// NOLINTNEXTLINE(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp): the compiler's name
 extern "C" void __sanitizer_cov_trace_pc() {
   // Relative to this function, so that where the program was loaded does not matter.
   const auto here = reinterpret_cast<std::uintptr_t>(&__sanitizer_cov_trace_pc);

@@ -14,7 +14,7 @@ std::string file_of(std::string_view input) {
     return std::string(input);
   }
   const std::size_t end = input.rfind('}');
-  const std::uint64_t length = end == input.npos ? input.size() : end + 1;
+  const std::uint64_t length = end == std::string_view::npos ? input.size() : end + 1;
   std::string file;
   for (int i = 0; i < 8; ++i) {
     file += static_cast<char>(length >> (8 * i) & 0xFF);

@@ -129,6 +129,7 @@ struct Prepared {
 
 // Rows are padded by 8 elements (plain: by 7, from an odd base) and each batch entry (or head) by pad_rows
 // rows, so that there are gaps. Returns the extent in elements as well, guards apart.
+// NOLINTNEXTLINE(readability-non-const-parameter): the view is of an array that kernels write
 View view_of(char* base, int rows, int heads, int dim, int batch, bool heads_first, int pad_rows, bool odd,
              bool backwards, std::size_t* extent) {
   const long long row = dim + (odd ? 7 : 8);
@@ -212,7 +213,7 @@ Prepared prepare(Bench& b, const cuda::KernelEntry& entry, const Case& c) {
   shape.band_lower = c.left >= 0 ? std::clamp(off - c.left, -c.sq, c.sk) : -c.sq;
   shape.band_upper = right >= 0 ? std::clamp(off + right + 1, -c.sq, c.sk) : c.sk;
   const auto tensor = [](const View& v) { return cuda::DenseTensor{v.data, {v.batch, v.seqlen, v.heads}}; };
-  p.tensors = {tensor(p.q), tensor(p.k), tensor(p.v), tensor(p.o), b.lse, {1ll * c.hq * c.sq, 1, c.sq}};
+  p.tensors = {tensor(p.q), tensor(p.k), tensor(p.v), tensor(p.o), b.lse, {1LL * c.hq * c.sq, 1, c.sq}};
   if (c.sinks) {
     std::vector<float> sinks;
     for (int h = 0; h < c.hq; ++h) {
@@ -229,7 +230,7 @@ Prepared prepare(Bench& b, const cuda::KernelEntry& entry, const Case& c) {
     b.gpu.write(b.slopes, slopes.data(), slopes.size() * sizeof(float));
     p.tensors.alibi_slopes = b.slopes;
   }
-  p.lse_count = std::size_t(c.batch) * c.hq * c.sq;
+  p.lse_count = static_cast<std::size_t>(c.batch) * c.hq * c.sq;
   return p;
 }
 
@@ -278,10 +279,10 @@ Result judge(Bench& b, const cuda::KernelEntry& entry, const Case& c, const Prep
                bf16 ? 0x1p-9f : 0x1p-12f,
                b.ratios,
                b.ratios + kCheckBlocks};
-  const long long all = 1ll * c.batch * c.hq * c.sq;
+  const long long all = 1LL * c.batch * c.hq * c.sq;
   // Contract, judging large problems: above 2^24 scores by chosen rows; an odd step meets all places in a
   // tile.
-  rows.row_step = all * c.sk > (1ll << 26) ? std::max<long long>(1, all * c.sk >> 26) | 1 : 1;
+  rows.row_step = all * c.sk > (1LL << 26) ? std::max<long long>(1, all * c.sk >> 26) | 1 : 1;
   rows.num_rows = (all + rows.row_step - 1) / rows.row_step;
   b.gpu.set(b.ratios, 0, 2 * kCheckBlocks * sizeof(float));
   b.gpu.launch(bf16 ? "check_rows_bf16" : "check_rows_fp16", kCheckBlocks, 128, rows);
@@ -765,17 +766,17 @@ int main_of(int argc, char** argv) {
   unsigned long long seed = 20260801;
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
-    if (argument == "--quick")
+    if (argument == "--quick") {
       quick = true;
-    else if (argument == "--tiny")
+    } else if (argument == "--tiny") {
       tiny = true;
-    else if (argument == "--only" && i + 1 < argc)
+    } else if (argument == "--only" && i + 1 < argc) {
       only = argv[++i];
-    else if (argument == "--json" && i + 1 < argc)
+    } else if (argument == "--json" && i + 1 < argc) {
       json = argv[++i];
-    else if (argument == "--seed" && i + 1 < argc)
+    } else if (argument == "--seed" && i + 1 < argc) {
       seed = std::strtoull(argv[++i], nullptr, 10);
-    else {
+    } else {
       std::fprintf(stderr, "unknown argument %s\n", argv[i]);
       return 2;
     }
@@ -834,7 +835,9 @@ int main_of(int argc, char** argv) {
   if (!json.empty()) {
     if (FILE* file = std::fopen(json.c_str(), "w")) {
       std::fputs(report.c_str(), file);
-      std::fclose(file);
+      if (std::fclose(file) != 0) {
+        std::fprintf(stderr, "%s is not complete\n", json.c_str());
+      }
     }
   }
   std::printf("\n%s%d kernels, %d failed\n", table.c_str(), kernels, failed);

@@ -131,10 +131,10 @@ TEST(VisibleKeys, RowsOfMinusInfinityAreEmpty) {
   for (const char* type : kDTypes) {
     for (const char* extra : {"", " splits=3", " page=16 lens_kv=200"}) {
       run_plans(std::string("sq3 sk200 d8 lse ") + type + extra,
-                 Fills{constant(1), constant(-kInf), constant(5)}, [](const Results& r) {
-                   EXPECT_EQ(r.o(0, 0, 2, 7), 0.0);
-                   EXPECT_EQ(r.lse(0, 0, 2), -kInfinity);
-                 });
+                Fills{constant(1), constant(-kInf), constant(5)}, [](const Results& r) {
+                  EXPECT_EQ(r.o(0, 0, 2, 7), 0.0);
+                  EXPECT_EQ(r.lse(0, 0, 2), -kInfinity);
+                });
       const Fills one{constant(1),
                       [](const verify::RowId& id, std::int64_t) { return id.pos == 150 ? 0.0F : -kInf; },
                       key_index()};

@@ -44,11 +44,11 @@ TEST(Numerics, UniformRowsOfAnyLength) {
     for (const std::int64_t n : {1, 2, 3, 100, 1000, 4097, 32768}) {
       for (const float k : {0.0F, 2.0F, -3.0F}) {
         run_plans(line_of("sq2 d16 sk" + std::to_string(n), type),
-                   Fills{constant(1), constant(k), constant(0.75)}, [&](const Results& r) {
-                     EXPECT_NEAR(r.o(0, 0, 1, 15), 0.75, 0x1p-20 * 0.75);
-                     const double lse = 4.0 * static_cast<double>(k) + std::log(static_cast<double>(n));
-                     EXPECT_NEAR(r.lse(0, 0, 1), lse, 2e-6 * std::max(1.0, std::abs(lse))) << n;
-                   });
+                  Fills{constant(1), constant(k), constant(0.75)}, [&](const Results& r) {
+                    EXPECT_NEAR(r.o(0, 0, 1, 15), 0.75, 0x1p-20 * 0.75);
+                    const double lse = 4.0 * static_cast<double>(k) + std::log(static_cast<double>(n));
+                    EXPECT_NEAR(r.lse(0, 0, 1), lse, 2e-6 * std::max(1.0, std::abs(lse))) << n;
+                  });
       }
     }
   }
@@ -81,7 +81,7 @@ TEST(Numerics, ScaledValuesScaleTheOutputExactly) {
       };
       std::vector<std::vector<float>> plain;
       run_plans(std::string(shape) + " " + type, Fills{{}, {}, values(0)},
-                 [&](const Results& r) { plain.push_back(r.all()); });
+                [&](const Results& r) { plain.push_back(r.all()); });
       for (const int power : powers) {
         std::size_t level = 0;
         run_plans(std::string(shape) + " " + type, Fills{{}, {}, values(power)}, [&](const Results& r) {
@@ -124,13 +124,13 @@ TEST(Numerics, WeightsAmongTheSmallestFp16Numbers) {
 TEST(Numerics, LogitsBeyondTheInputsRange) {
   for (const float k : {1000.0F, -1000.0F, 0x1p-14F}) {
     run_plans("sq2 sk130 d128 fp16 scale=1 lse",
-               Fills{constant(k), constant(k),
-                     [](const verify::RowId& id, std::int64_t) { return static_cast<float>(id.pos % 2); }},
-               [&](const Results& r) {
-                 EXPECT_NEAR(r.o(0, 0, 0), 0.5, 1e-3);
-                 const double lse = 128.0 * static_cast<double>(k) * static_cast<double>(k) + std::log(130.0);
-                 EXPECT_NEAR(r.lse(0, 0, 0) / lse, 1.0, 2e-6);
-               });
+              Fills{constant(k), constant(k),
+                    [](const verify::RowId& id, std::int64_t) { return static_cast<float>(id.pos % 2); }},
+              [&](const Results& r) {
+                EXPECT_NEAR(r.o(0, 0, 0), 0.5, 1e-3);
+                const double lse = 128.0 * static_cast<double>(k) * static_cast<double>(k) + std::log(130.0);
+                EXPECT_NEAR(r.lse(0, 0, 0) / lse, 1.0, 2e-6);
+              });
   }
 }
 
@@ -163,12 +163,12 @@ TEST(Numerics, OutputsAreRoundedToNearestEven) {
             return sign * (1.0F + static_cast<float>(mean.numerators[id.pos]) * step);
           };
           run_plans(std::string(shape) + " " + type, Fills{constant(0), constant(0), v},
-                     [&, step = ulp](const Results& r) {
-                       const auto want =
-                           static_cast<double>(sign * (1.0F + static_cast<float>(mean.want) * step));
-                       EXPECT_EQ(r.o(0, 0, 0, 0), want);
-                       EXPECT_EQ(r.o(0, 0, 0, 6), want);
-                     });
+                    [&, step = ulp](const Results& r) {
+                      const auto want =
+                          static_cast<double>(sign * (1.0F + static_cast<float>(mean.want) * step));
+                      EXPECT_EQ(r.o(0, 0, 0, 0), want);
+                      EXPECT_EQ(r.o(0, 0, 0, 6), want);
+                    });
         }
       }
     }

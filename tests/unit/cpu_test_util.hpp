@@ -63,7 +63,7 @@ class DenseCase {
   DenseCase(const DenseCase&) = delete;
   DenseCase& operator=(const DenseCase&) = delete;
 
-  Status run(const PlanOptions& options) {
+  Status run(const PlanOptions& options) const {
     Plan plan;
     if (Status status = make_plan(p, options, &plan); !status.ok()) {
       return status;

@@ -25,9 +25,11 @@ namespace {
 // The driver's functions that only these tests call.
 #define ATTN_TEXT_(x) #x
 #define ATTN_TEXT(x) ATTN_TEXT_(x)
+// NOLINTBEGIN(bugprone-macro-parentheses): a member's name cannot have any
 #define ATTN_FUNCTION(member, function)                                   \
   decltype(&::function) member = reinterpret_cast<decltype(&::function)>( \
       dlsym(dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL), ATTN_TEXT(function)))
+// NOLINTEND(bugprone-macro-parentheses)
 
 struct GraphDriver {
   ATTN_FUNCTION(begin_capture, cuStreamBeginCapture);
@@ -109,7 +111,7 @@ class Call {
   Status make() {
     PlanOptions options;
     options.backend = Backend::kCuda;
-    const Status status = make_plan(problem_, options, &plan_);
+    Status status = make_plan(problem_, options, &plan_);
     EXPECT_LE(plan_.valid() ? plan_.workspace_bytes() : 0, kWorkspace);
     return status;
   }

@@ -126,14 +126,14 @@ TEST(Forward, FollowsTheEnvironmentOfTheMoment) {
 TEST(Forward, ManyShapesAndThreadsShareTheCache) {
   std::vector<std::thread> threads;
   std::vector<int> failures(4, 0);
-  for (std::size_t n = 0; n < failures.size(); ++n) {
-    threads.emplace_back([&failures, n] {
+  for (int& failed : failures) {
+    threads.emplace_back([&failed] {
       for (std::int64_t seqlen = 1; seqlen <= 80; ++seqlen) {
         std::vector<float> data(static_cast<std::size_t>(seqlen) * 4, 1.0F);
         std::vector<float> o(data.size(), -1.0F);
         const TensorView view = TensorView::bshd(data.data(), DType::kFloat32, 1, seqlen, 1, 4);
         const TensorView out = TensorView::bshd(o.data(), DType::kFloat32, 1, seqlen, 1, 4);
-        failures[n] += !attn::forward(view, view, view, out).ok() || o != data;
+        failed += !attn::forward(view, view, view, out).ok() || o != data;
       }
     });
   }

@@ -184,7 +184,7 @@ TEST(IoNpy, HeadersThatOtherWritersMake) {
     EXPECT_EQ(values(parse(with_header(header))), std::vector<double>{1}) << header;
   }
   // No padding and no line break at the end.
-  const std::string bare = headers[0];
+  const std::string& bare = headers[0];
   EXPECT_EQ(values(parse("\x93NUMPY" + little(1, 2) + little(bare.size(), 2) + bare + f4({1}))),
             std::vector<double>{1});
 }

@@ -88,13 +88,13 @@ TEST(Plan, OnePlanServesManyThreads) {
   ASSERT_TRUE(attn::make_plan(small_problem(), {}, &plan).ok());
   std::vector<std::thread> threads;
   std::vector<int> good(4, 0);
-  for (std::size_t n = 0; n < good.size(); ++n) {
-    threads.emplace_back([&plan, &good, n] {
+  for (int& passed : good) {
+    threads.emplace_back([&plan, &passed] {
       for (int repeat = 0; repeat < 50; ++repeat) {
         Call call;
         Workspace workspace(plan.workspace_bytes());
-        good[n] += attn::run(plan, call.t, workspace.data, workspace.size).ok() &&
-                   call.o == std::vector<float>(24, 2.5F);
+        passed += attn::run(plan, call.t, workspace.data, workspace.size).ok() &&
+                  call.o == std::vector<float>(24, 2.5F);
       }
     });
   }

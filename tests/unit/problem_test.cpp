@@ -158,6 +158,9 @@ INSTANTIATE_TEST_SUITE_P(
                     BadText{"sq4 d8 fp32 rotary=8", "rotary=<dim>,half"},
                     BadText{"sq4 d8 fp32 page=", "page=<whole number>"},
                     BadText{"sq4 d8 fp32 lse lse", "'lse'"}, BadText{"sq4 d8 fp32 =", "'='"},
-                    BadText{"sq4 d8 fp32 12", "'12'"}, BadText{"sq4 d8 fp32 \x1b[31m\xc3\xa9", "'?[31m?" "?'"}));
+                    BadText{"sq4 d8 fp32 12", "'12'"},
+                    BadText{"sq4 d8 fp32 \x1b[31m\xc3\xa9",
+                            "'?[31m?"
+                            "?'"}));
 
 }  // namespace

@@ -39,7 +39,7 @@ struct Small {
     t.k = TensorView::bshd(k.data(), DType::kFloat32, 1, seqlen_kv, 1, 1);
     t.v = TensorView::bshd(v.data(), DType::kFloat32, 1, seqlen_kv, 1, 1);
   }
-  double o_of(std::int64_t i, attn::reference::Row* row = nullptr) {
+  double o_of(std::int64_t i, attn::reference::Row* row = nullptr) const {
     double out = -1;
     const attn::reference::Row result = attn::reference::forward_row(p, t, 0, 0, i, &out);
     if (row != nullptr) {

@@ -140,9 +140,8 @@ Action add_verify(Options& options) {
                "Run twice, with other bits in the workspace, and compare every bit");
   options.flag("--all-levels", &o->all_levels, "On every SIMD level that runs here");
   options.flag("--all-kernels", &o->all_kernels, "On every kernel of the backend that computes the problem");
-  options.choice(
-      "--against", &o->against, {"reference", "cpu"},
-      "Judge by the float64 reference (default) or, quicker, by the CPU backend in fp32");
+  options.choice("--against", &o->against, {"reference", "cpu"},
+                 "Judge by the float64 reference (default) or, quicker, by the CPU backend in fp32");
   options.flag("--json", &o->json, "Print a results document");
   options.text("--output", &o->output, "FILE",
                "Write the results document there; the table is still printed");

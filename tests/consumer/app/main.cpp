@@ -1,10 +1,9 @@
 // A user's program: one attention through the public headers only, checked against its value by hand.
 // Logits are ln 1 and ln 3, so the weights are 1/4 and 3/4, and the LSE is ln 4.
+#include <attn/attn.hpp>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
-
-#include <attn/attn.hpp>
 
 int main() {
   const float q[] = {1.0F, 0.0F};
@@ -26,10 +25,13 @@ int main() {
   // A refusal has to come back as a status too, with its text, across the library's boundary.
   const attn::Status refused = attn::forward(view(q, 1), view(k, 2), view(v, 1), view(o, 1), options);
   char headers[32];
-  std::snprintf(headers, sizeof headers, "%d.%d.%d", ATTN_VERSION_MAJOR, ATTN_VERSION_MINOR, ATTN_VERSION_PATCH);
+  std::snprintf(headers, sizeof headers, "%d.%d.%d", ATTN_VERSION_MAJOR, ATTN_VERSION_MINOR,
+                ATTN_VERSION_PATCH);
   std::printf("attn %s, headers %s: O = %g %g, LSE = %g; refusal: %s\n", attn::version(), headers, o[0], o[1],
               lse[0], refused.message().c_str());
   const bool right = std::fabs(o[0] - 4.0F) < 1e-5F && std::fabs(o[1] - 5.0F) < 1e-5F &&
                      std::fabs(lse[0] - std::log(4.0F)) < 1e-5F;
-  return right && !refused.ok() && !refused.message().empty() && std::strcmp(attn::version(), headers) == 0 ? 0 : 2;
+  return right && !refused.ok() && !refused.message().empty() && std::strcmp(attn::version(), headers) == 0
+             ? 0
+             : 2;
 }

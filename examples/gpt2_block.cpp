@@ -72,9 +72,8 @@ int main() {
                            view(v_cache.data(), kTokens), view(at_once.data(), kTokens), whole);
   }
   float worst = 0;
-  for (std::size_t i = 0; i < stepped.size(); ++i) {
+  for (std::size_t i = 0; i < stepped.size(); ++i)
     worst = std::fmax(worst, std::fabs(stepped[i] - at_once[i]));
-  }
   std::printf("%d tokens by %s; step by step and at once differ by at most %g %s\n", kTokens,
               plan.kernel().c_str(), static_cast<double>(worst), status.message().c_str());
   return status.ok() && !stepped.empty() && worst < 1e-4F ? 0 : 1;

@@ -60,7 +60,8 @@ def _build_library(settings, work):
     if not (tree / "CMakeCache.txt").exists():
         generator = ["-G", "Ninja"] if shutil.which("ninja") else []
         _run("cmake", "-S", ROOT, "-B", tree, *generator, "-DCMAKE_BUILD_TYPE=Release", "-DATTN_BUILD_TOOLS=OFF",
-             "-DATTN_BUILD_TESTS=OFF", "-DATTN_BUILD_BENCH=OFF")  # fmt: skip
+             "-DATTN_BUILD_TESTS=OFF", "-DATTN_BUILD_BENCH=OFF",
+             *([f"-DATTN_CUDA={os.environ['ATTN_CUDA']}"] if os.environ.get("ATTN_CUDA") else []))  # fmt: skip
     jobs = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL") or str(len(os.sched_getaffinity(0)))
     # The command belongs to the same component, and a developer's tree has it.
     tools = "ATTN_BUILD_TOOLS:BOOL=ON" in (tree / "CMakeCache.txt").read_text(errors="replace")

@@ -101,7 +101,7 @@ Status kernels_can(const Problem& p) {
   for (const auto& d : head_dims) {
     if (d.value % kHeadDimStep != 0) {
       return unsupported(std::string(d.name) + " is " + std::to_string(d.value) +
-                         "; the sm90 kernels take multiples of 8");
+                         "; the sm90 kernels take multiples of 8, at most 256");
     }
   }
   if (kernels_for(p).empty()) {

@@ -1,6 +1,5 @@
-// A GPT-2-shaped decoder block with a key/value cache on the CPU: a token at a time, its key and value
-// appended to the cache by the call that reads it. Checked against causal attention over the whole sequence
-// at once.
+// A GPT-2-shaped decoder block on the CPU: a token at a time, its key and value appended to the cache by the
+// call that reads it. Checked against causal attention over the whole sequence at once.
 #include <attn/attn.hpp>
 #include <cmath>
 #include <cstdio>
@@ -67,12 +66,13 @@ int main() {
   std::free(workspace);
   attn::ForwardOptions whole{.causal = true, .alignment = attn::Alignment::kBottomRight};
   whole.plan.backend = attn::Backend::kCpu;
-  attn::Status all = attn::forward(view(q_all.data(), kTokens), view(k_cache.data(), kTokens),
-                                   view(v_cache.data(), kTokens), view(at_once.data(), kTokens), whole);
-  status = status.ok() ? all : status;
+  status = !status.ok() ? status
+                        : attn::forward(view(q_all.data(), kTokens), view(k_cache.data(), kTokens),
+                                        view(v_cache.data(), kTokens), view(at_once.data(), kTokens), whole);
   float worst = 0;
-  for (std::size_t i = 0; i < stepped.size(); ++i)
+  for (std::size_t i = 0; i < stepped.size(); ++i) {
     worst = std::fmax(worst, std::fabs(stepped[i] - at_once[i]));
+  }
   std::printf("%d tokens by %s; step by step and at once differ by at most %g %s\n", kTokens,
               plan.kernel().c_str(), static_cast<double>(worst), status.message().c_str());
   return status.ok() && !stepped.empty() && worst < 1e-4F ? 0 : 1;

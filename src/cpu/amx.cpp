@@ -16,57 +16,17 @@
 
 #if ATTN_HAVE_AMX
 
-#if defined(__GNUC__) && !defined(__clang__)
-// GCC 12 warns of _mm512_undefined_epi32 in its own header (GCC bug 105593).
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#endif
-
 #include <cpuid.h>
-#include <immintrin.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cstring>
 
-#include "hwy/base.h"
+#include "cpu/amx-inl.h"
 
-// Every function between here and the end of the namespace is compiled for this target. No std:: function
-// may be used there: an inline one could be merged with the baseline's copy.
-#define ATTN_AMX_TARGET \
-  "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c,bmi,bmi2,amx-tile,amx-bf16"
 HWY_PUSH_ATTRIBUTES(ATTN_AMX_TARGET)
 namespace attn::cpu::N_AVX3_AMX {
 namespace {
-
-constexpr int kTileRows = 16;
-constexpr int kBlockRows = 32;
-constexpr int kLanes = 16;
-constexpr std::size_t kStepBytes = kAmxStep * sizeof(std::uint16_t);  // of a row of an A tile
-constexpr std::size_t kPairBytes = kAmxStep * 2 * sizeof(std::uint16_t);
-constexpr std::size_t kScoreBytes = kScoreStride * sizeof(float);
-
-constexpr int round_up(int n) {
-  return (n + kAmxStep - 1) / kAmxStep * kAmxStep;
-}
-
-// Intel SDM, LDTILECFG: palette 1, eight tiles of 16 rows × 64 bytes.
-struct alignas(64) TileConfig {
-  std::uint8_t palette = 1;
-  std::uint8_t start_row = 0;
-  std::uint8_t reserved[14] = {};
-  std::uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-  std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-};
-constexpr TileConfig kConfig;
-
-void Enter() {
-  _tile_loadconfig(&kConfig);
-}
-
-void Leave() {
-  _tile_release();
-}
 
 // The first n of 32 elements, zeros behind them; nothing beyond is read.
 HWY_INLINE __m512i LoadStep(const std::uint16_t* p, int n) {
@@ -104,36 +64,6 @@ bool PackQ(const void* const* rows, int count, int padded, int dim, DType /*dtyp
     }
   }
   return subnormal == 0;
-}
-
-// 16 rows of 16 32-bit words, in rows of 16 words; out: rows of 32 words.
-HWY_INLINE void Transpose16(const __m512i* HWY_RESTRICT in, std::uint32_t* HWY_RESTRICT out) {
-  __m512i a[16];
-  __m512i b[16];
-#pragma GCC unroll 8
-  for (int i = 0; i < 8; ++i) {
-    a[2 * i] = _mm512_unpacklo_epi32(in[2 * i], in[2 * i + 1]);
-    a[2 * i + 1] = _mm512_unpackhi_epi32(in[2 * i], in[2 * i + 1]);
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    b[4 * i] = _mm512_unpacklo_epi64(a[4 * i], a[4 * i + 2]);
-    b[4 * i + 1] = _mm512_unpackhi_epi64(a[4 * i], a[4 * i + 2]);
-    b[4 * i + 2] = _mm512_unpacklo_epi64(a[4 * i + 1], a[4 * i + 3]);
-    b[4 * i + 3] = _mm512_unpackhi_epi64(a[4 * i + 1], a[4 * i + 3]);
-  }
-  // b[4 i + j]: word 4 l + j of rows 4 i … 4 i + 3 in 128-bit block l.
-#pragma GCC unroll 4
-  for (int j = 0; j < 4; ++j) {
-    const __m512i low01 = _mm512_shuffle_i32x4(b[j], b[4 + j], 0x88);       // blocks 0, 2 of rows 0-3, 4-7
-    const __m512i high01 = _mm512_shuffle_i32x4(b[j], b[4 + j], 0xDD);      // blocks 1, 3
-    const __m512i low23 = _mm512_shuffle_i32x4(b[8 + j], b[12 + j], 0x88);  // of rows 8-11, 12-15
-    const __m512i high23 = _mm512_shuffle_i32x4(b[8 + j], b[12 + j], 0xDD);
-    _mm512_store_si512(out + (0 + j) * kAmxStep, _mm512_shuffle_i32x4(low01, low23, 0x88));
-    _mm512_store_si512(out + (4 + j) * kAmxStep, _mm512_shuffle_i32x4(high01, high23, 0x88));
-    _mm512_store_si512(out + (8 + j) * kAmxStep, _mm512_shuffle_i32x4(low01, low23, 0xDD));
-    _mm512_store_si512(out + (12 + j) * kAmxStep, _mm512_shuffle_i32x4(high01, high23, 0xDD));
-  }
 }
 
 HWY_INLINE void PrefetchRow(const void* row, int dim) {
@@ -204,16 +134,6 @@ bool PackV(const void* const* rows, int begin, int end, int dim, DType /*dtype*/
   return unfit == 0;
 }
 
-// Tiles: 0 to 3 the sums (row half · 2 + column half), 4 and 5 of A, 6 and 7 of B.
-HWY_INLINE void ZeroSums(bool two) {
-  _tile_zero(0);
-  _tile_zero(1);
-  if (two) {
-    _tile_zero(2);
-    _tile_zero(3);
-  }
-}
-
 // One step: the sums += A (rows kRowBytes apart) · B (pairs).
 template <std::size_t kRowBytes>
 HWY_INLINE void AddStep(const char* a, const char* b, bool two) {
@@ -226,16 +146,6 @@ HWY_INLINE void AddStep(const char* a, const char* b, bool two) {
     _tile_loadd(5, a + kTileRows * kRowBytes, kRowBytes);
     _tile_dpbf16ps(2, 5, 6);
     _tile_dpbf16ps(3, 5, 7);
-  }
-}
-
-void Scale(float* s, int rows, int begin, int end, float factor) {
-  const __m512 by = _mm512_set1_ps(factor);
-  for (int r = 0; r < rows; ++r) {
-    for (int j = begin; j < end; j += kLanes) {
-      float* at = s + r * kScoreStride + j;
-      _mm512_store_ps(at, _mm512_mul_ps(_mm512_load_ps(at), by));
-    }
   }
 }
 
@@ -256,49 +166,11 @@ void Scores(const void* q, int rows, int dim, const void* panels, int panel_begi
       k += k_step;
     }
     float* out = s + panel * kAmxStep;
-    _tile_stored(0, out, kScoreBytes);
-    _tile_stored(1, out + kTileRows, kScoreBytes);
-    if (two) {
-      _tile_stored(2, out + kTileRows * kScoreStride, kScoreBytes);
-      _tile_stored(3, out + kTileRows * kScoreStride + kTileRows, kScoreBytes);
-    }
+    StoreSums(out, kScoreStride, two);
   }
   if (factor != 1.0F) {
     Scale(s, rows, panel_begin * kAmxStep, panel_end * kAmxStep, factor);
   }
-}
-
-// 2^x as in math-inl.h with a polynomial of two degrees less: (2^f − 1) / f on [0, 1] of degree 3, Remez fit,
-// a relative error of 2⁻¹⁸ (bf16 rounds at 2⁻⁹). Exact at whole numbers, 0 below −126, NaN for NaN.
-HWY_INLINE __m512 Exp2(__m512 x) {
-  const __m512 f = _mm512_reduce_ps(x, 1);  // x − ⌊x⌋
-  __m512 q = _mm512_set1_ps(1.34266838e-2F);
-  q = _mm512_fmadd_ps(q, f, _mm512_set1_ps(5.22424728e-2F));
-  q = _mm512_fmadd_ps(q, f, _mm512_set1_ps(2.41280198e-1F));
-  q = _mm512_fmadd_ps(q, f, _mm512_set1_ps(6.93044841e-1F));
-  const __m512 fraction = _mm512_fmadd_ps(q, f, _mm512_set1_ps(1.0F));
-  const __mmask16 keep = _mm512_cmp_ps_mask(x, _mm512_set1_ps(-126.0F), _CMP_NLT_UQ);
-  return _mm512_maskz_scalef_ps(keep, fraction, x);
-}
-
-struct Max {
-  HWY_INLINE __m512 operator()(__m512 a, __m512 b) const { return _mm512_max_ps(a, b); }
-};
-struct Add {
-  HWY_INLINE __m512 operator()(__m512 a, __m512 b) const { return _mm512_add_ps(a, b); }
-};
-
-// The lanes of each of four vectors, combined.
-template <class Op>
-HWY_INLINE __m128 Reduce4(Op op, const __m512* v) {
-  const __m512 ab = op(_mm512_unpacklo_ps(v[0], v[1]), _mm512_unpackhi_ps(v[0], v[1]));
-  const __m512 cd = op(_mm512_unpacklo_ps(v[2], v[3]), _mm512_unpackhi_ps(v[2], v[3]));
-  const __m512d ab64 = _mm512_castps_pd(ab);
-  const __m512d cd64 = _mm512_castps_pd(cd);
-  const __m512 all =
-      op(_mm512_castpd_ps(_mm512_unpacklo_pd(ab64, cd64)), _mm512_castpd_ps(_mm512_unpackhi_pd(ab64, cd64)));
-  const __m512 halves = op(all, _mm512_shuffle_f32x4(all, all, 0x4E));
-  return _mm512_castps512_ps128(op(halves, _mm512_shuffle_f32x4(halves, halves, 0xB1)));
 }
 
 // Four rows: scores to probabilities in bf16, in place; maxima, sums and rescales as softmax.cc keeps them.
@@ -353,20 +225,6 @@ HWY_INLINE void SoftmaxRows(const SoftmaxBlock& block, int row) {
   _mm_storeu_ps(block.row_sum_low + row, Reduce4(Add(), sum));
 }
 
-// 2^x, as precise as avx3's: rescales multiply up over the tiles.
-HWY_INLINE __m512 Exp2Precise(__m512 x) {
-  const __m512 f = _mm512_reduce_ps(x, 1);
-  __m512 q = _mm512_set1_ps(2.16129149e-4F);
-  q = _mm512_fmadd_ps(q, f, _mm512_set1_ps(1.2467847e-3F));
-  q = _mm512_fmadd_ps(q, f, _mm512_set1_ps(9.67545155e-3F));
-  q = _mm512_fmadd_ps(q, f, _mm512_set1_ps(5.54852821e-2F));
-  q = _mm512_fmadd_ps(q, f, _mm512_set1_ps(2.40229309e-1F));
-  q = _mm512_fmadd_ps(q, f, _mm512_set1_ps(6.93147063e-1F));
-  const __m512 fraction = _mm512_fmadd_ps(q, f, _mm512_set1_ps(1.0F));
-  const __mmask16 keep = _mm512_cmp_ps_mask(x, _mm512_set1_ps(-126.0F), _CMP_NLT_UQ);
-  return _mm512_maskz_scalef_ps(keep, fraction, x);
-}
-
 // Rows are taken by fours: block.s and the row arrays have room for kMaxBlockRows, a multiple of four. Sums
 // are plain fp32 (row_sum_low is scratch): bf16 asks for no more.
 void Softmax(const SoftmaxBlock& block) {
@@ -401,12 +259,7 @@ void Accumulate(const Accumulation& acc, const void* panels, int panel_stride, i
       p += kStepBytes;
       v += kAmxStep / 2 * kPairBytes;
     }
-    _tile_stored(0, sums, kAmxStep * sizeof(float));
-    _tile_stored(1, sums + kTileRows, kAmxStep * sizeof(float));
-    if (two) {
-      _tile_stored(2, sums + kTileRows * kAmxStep, kAmxStep * sizeof(float));
-      _tile_stored(3, sums + kTileRows * kAmxStep + kTileRows, kAmxStep * sizeof(float));
-    }
+    StoreSums(sums, kAmxStep, two);
     for (int r = 0; r < acc.rows; ++r) {
       const __m512 rescale = _mm512_set1_ps(acc.rescale[r]);
       float* o = acc.o + static_cast<std::ptrdiff_t>(r) * acc.o_stride + column;
@@ -422,13 +275,30 @@ void Accumulate(const Accumulation& acc, const void* panels, int panel_stride, i
 
 }  // namespace
 
+// Keys 2 i and 2 i + 1 are a pair.
+void ClearV(void* panels, int panel_stride, int /*dim*/, int key, int column) {
+  const int pair = column / kAmxStep * (panel_stride / 2) + key / 2;
+  static_cast<std::uint16_t*>(panels)[(pair * kAmxStep + column % kAmxStep) * 2 + key % 2] = 0;
+}
+
+float Probability(const float* p, int row, int key) {
+  std::uint16_t bits = 0;
+  std::memcpy(&bits, reinterpret_cast<const char*>(p + row * kScoreStride) + key * 2, sizeof(bits));
+  return Upper(bits);
+}
+
 void Fill(KernelTable* table) {
-  table->bf16_tiles = true;
+  table->tile_parts = 1;
+  table->keeps_low = false;
+  table->fit_qk = {0x1p-126F, __builtin_inff()};
+  table->fit_v = {0x1p-100F, 3.402823466e38F};
   table->block_rows = kBlockRows;
   table->block_granule = kTileRows;
   table->panel_keys = kAmxStep;
   table->enter = &Enter;
   table->leave = &Leave;
+  table->clear_v = &ClearV;
+  table->probability = &Probability;
   table->pack_q = &PackQ;
   table->pack_k = &PackK;
   table->pack_v = &PackV;
@@ -477,8 +347,12 @@ bool amx_usable() noexcept {
   return usable;
 }
 
-void fill_amx_kernels(KernelTable* table) {
-  N_AVX3_AMX::Fill(table);
+void fill_amx_kernels(DType dtype, KernelTable* table) {
+  if (dtype == DType::kBFloat16) {
+    N_AVX3_AMX::Fill(table);
+  } else {
+    fill_amx_parts(dtype, table);
+  }
 }
 
 }  // namespace attn::cpu
@@ -491,7 +365,7 @@ bool amx_usable() noexcept {
   return false;
 }
 
-void fill_amx_kernels(KernelTable* /*table*/) {}
+void fill_amx_kernels(DType /*dtype*/, KernelTable* /*table*/) {}
 
 }  // namespace attn::cpu
 

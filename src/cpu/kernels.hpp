@@ -37,7 +37,7 @@ struct SoftmaxBlock {
   float* row_sum = nullptr;
   float* row_sum_low = nullptr;
   float* rescale = nullptr;
-  float factor = 1;  // > 0; of the scores, where KernelTable::bf16_tiles: else they come multiplied
+  float factor = 1;  // > 0; of the scores, where KernelTable::tile_parts > 0: else they come multiplied
 };
 
 // What turns scale · q·k into log2-domain logits where it is more than a factor.
@@ -50,7 +50,7 @@ struct LogitTransform {
 
 // Accumulation O += P·V over keys [begin, end) of a tile, after O was multiplied by rescale.
 struct Accumulation {
-  const float* p = nullptr;  // rows × kScoreStride; with bf16_tiles, bf16 at the beginning of each row
+  const float* p = nullptr;  // what KernelTable::softmax left
   int rows = 0;
   int begin = 0;
   int end = 0;
@@ -60,36 +60,49 @@ struct Accumulation {
   int o_stride = 0;
 };
 
-// Q, K and V tiles are packed in a layout of the level's own: fp32 panels, or with bf16_tiles the layout of
-// the tile registers (amx.cpp). Only the kernels look inside.
+// What an element has to be for packed products to take it for what it is: 0, or of a magnitude from least to
+// most. By default all but NaN is.
+struct Fit {
+  float least = 0;
+  float most = __builtin_inff();
+};
+
+// Q, K and V tiles are packed in a layout of the level's own: fp32 panels, or with tile_parts > 0 the layout
+// of AMX's tile registers (amx.cpp, amx_parts.cpp). Only the kernels look inside.
 struct KernelTable {
   const char* level = nullptr;
-  const KernelTable* for_bf16 = nullptr;  // the table for bf16 problems where that is another
-  int lanes = 0;                          // floats of a vector
-  int block_rows = 0;     // rows of the register tile, or that go through the kernels together
-  int block_granule = 2;  // blocks are padded to a multiple of so many rows
-  int panel_keys = 0;     // keys of a packed K panel: two vectors
-  bool bf16_tiles = false;
+  const KernelTable* tiles_of[3] = {};  // by DType: the table for packed tiles where that is another
+  int lanes = 0;                        // floats of a vector
+  int block_rows = 0;                   // rows of the register tile, or that go through the kernels together
+  int block_granule = 2;                // blocks are padded to a multiple of so many rows
+  int panel_keys = 0;                   // keys of a packed K panel: two vectors
+  int tile_parts = 0;     // the bf16 numbers whose sum an element of a tile is; 0: it is a float
+  bool keeps_low = true;  // accumulate keeps what rounding lost of O
+  int score_floats = kMaxBlockRows * kScoreStride;  // of the memory for a block's scores and probabilities
+  Fit fit_qk;                                       // what the packed products ask of Q and K, and of V
+  Fit fit_v{0, 3.402823466e38F};
 
   // Around the packed kernels' use on a thread; null: nothing to do.
   void (*enter)() = nullptr;
   void (*leave)() = nullptr;
 
   // `count` rows of Q (dim elements of dtype), padded with zero rows, to [channel][row] in fp32, or with
-  // bf16_tiles to A tiles of bf16. stage holds block_rows × (dim rounded up to lanes) floats; up to a vector
-  // is written behind the packed rows. Returns false where an element is not what the products take it for:
-  // with bf16_tiles, a subnormal one.
+  // tile_parts to A tiles of bf16. stage holds block_rows × (dim rounded up to lanes) floats; up to a vector
+  // is written behind the packed rows. Returns false where an element does not fit (fit_qk).
   bool (*pack_q)(const void* const* rows, int count, int padded, int dim, DType dtype, float* stage,
                  void* packed);
   // K rows (each `dim` elements of dtype) into panels of panel_keys keys, [panel][channel][key], fp32.
   // num_keys is a multiple of panel_keys; stage holds panel_keys × (dim rounded up to lanes) floats. Returns
-  // false where an element is not what the products take it for: with bf16_tiles, a subnormal one.
+  // false where an element does not fit (fit_qk).
   bool (*pack_k)(const void* const* rows, int num_keys, int dim, DType dtype, float* stage, void* panels);
   // V rows [begin, end) into column panels of two vectors (the last may be one), [panel][key][column], fp32,
-  // zero padded. A panel holds panel_stride keys. Returns whether every element was finite and, with
-  // bf16_tiles, zero or at least 2⁻¹⁰⁰.
+  // zero padded. A panel holds panel_stride keys. Returns whether every element fits (fit_v).
   bool (*pack_v)(const void* const* rows, int begin, int end, int dim, DType dtype, int panel_stride,
                  void* panels);
+  // Puts a zero in the place of one element of packed V.
+  void (*clear_v)(void* panels, int panel_stride, int dim, int key, int column);
+  // A probability as accumulate takes it; p: the block's, as softmax left them.
+  float (*probability)(const float* p, int row, int key);
 
   // s[r][key] = factor · Σ_c q[c][r] · k[c][key] over whole panels [panel_begin, panel_end).
   void (*scores)(const void* q, int rows, int dim, const void* panels, int panel_begin, int panel_end,

@@ -23,7 +23,8 @@ struct Level {
   bool amx = false;
 };
 
-// Best first. The names are Highway's, in lower case; amx is avx3 with tile registers for bf16.
+// Best first. The names are Highway's, in lower case; amx is avx3 with the products of tiles in tile
+// registers.
 constexpr Level kLevels[] = {
 #if HWY_TARGETS & HWY_AVX3
 #if ATTN_HAVE_AMX
@@ -67,7 +68,7 @@ bool detect(const Level& level) {
 struct Tables {
   bool runnable = false;
   KernelTable of_level;
-  KernelTable of_bf16;  // where for_bf16 points
+  KernelTable of_dtype[3];  // where tiles_of points
 };
 
 std::array<Tables, kNumLevels> g_tables;
@@ -94,9 +95,14 @@ const std::array<Tables, kNumLevels>& tables() {
       fill_softmax_kernels(kLevels[i].target, &table);
       fill_direct_kernels(kLevels[i].target, &table);
       if (kLevels[i].amx) {
-        g_tables[i].of_bf16 = table;
-        fill_amx_kernels(&g_tables[i].of_bf16);
-        table.for_bf16 = &g_tables[i].of_bf16;
+        for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
+          const auto at = static_cast<std::size_t>(dtype);
+          g_tables[i].of_dtype[at] = table;
+          fill_amx_kernels(dtype, &g_tables[i].of_dtype[at]);
+        }
+        for (std::size_t at = 0; at < std::size(g_tables[i].of_dtype); ++at) {
+          table.tiles_of[at] = &g_tables[i].of_dtype[at];
+        }
       }
     }
     g_filled.store(true, std::memory_order_release);

@@ -223,8 +223,19 @@ bool PackV(const void* const* rows, int begin, int end, int dim, DType dtype, in
   return false;
 }
 
+void ClearV(void* packed, int panel_stride, int dim, int key, int column) {
+  const size_t vectors = (static_cast<size_t>(dim) + kLanes - 1) / kLanes;
+  const size_t vector = static_cast<size_t>(column) / kLanes;
+  const size_t panel = vector / 2;
+  const size_t width = (vectors - panel * 2 >= 2 ? 2 : 1) * kLanes;
+  static_cast<float*>(
+      packed)[panel * static_cast<size_t>(panel_stride) * kPanelKeys + static_cast<size_t>(key) * width +
+              vector % 2 * kLanes + static_cast<size_t>(column) % kLanes] = 0.0F;
+}
+
 void Fill(KernelTable* table) {
   table->panel_keys = static_cast<int>(kPanelKeys);
+  table->clear_v = &ClearV;
   table->pack_q = &PackQ;
   table->pack_k = &PackK;
   table->pack_v = &PackV;

@@ -12,10 +12,11 @@ namespace {
 // Rows of a task where there are many. They share each packed tile of K and V: packing takes about as long as
 // the products of 12 rows at d 128 (measured on Sapphire Rapids: 7.5 µs a tile of 256 keys against 0.7 µs a
 // row) and several times that where a head's rows lie pages apart: 5 to 20 % of a task of 224 rows. More
-// would not pay: Q and O of a task should stay in a second-level cache of 2 MiB. (Where it is smaller, O
-// comes from the third level: 1.3 bytes a cycle at d 128.)
+// would not pay: a task's Q, O and what O's rounding lost, and a tile of K and V, should stay in a
+// second-level cache of 2 MiB. (Where it is smaller, O comes from the third level: 1.3 bytes a cycle at d
+// 128.)
 constexpr std::int64_t kTaskRows = 2048;
-constexpr std::int64_t kTaskFloats = 384 * 1024;  // of Q, O and what O's rounding lost: 1.5 MiB
+constexpr std::int64_t kTaskBytes = 1792 * 1024;
 constexpr std::int64_t kMinTaskRows = 28;
 // Tasks a thread should find, so that the last ones to finish are short.
 constexpr std::int64_t kTasksPerThread = 4;
@@ -32,9 +33,11 @@ struct Rates {
   double pack_ns = 0;   // of an element of K and V
   double query_ns = 0;  // of an element of Q and O, packed and stored
 };
-constexpr Rates kTileRates{.gflops = 750, .pack_ns = 0.12, .query_ns = 0.25};    // AMX
-constexpr Rates kVectorRates{.gflops = 140, .pack_ns = 0.23, .query_ns = 0.36};  // 16 lanes
-constexpr Rates kDirectRates{.gflops = 80, .pack_ns = 0, .query_ns = 0.36};      // 16 lanes
+constexpr Rates kTileRates[] = {{.gflops = 140, .pack_ns = 0.23, .query_ns = 0.36},  // 16 lanes
+                                {.gflops = 750, .pack_ns = 0.12, .query_ns = 0.25},  // AMX, by tile_parts
+                                {.gflops = 480, .pack_ns = 0.25, .query_ns = 0.4},
+                                {.gflops = 310, .pack_ns = 0.35, .query_ns = 0.5}};
+constexpr Rates kDirectRates{.gflops = 80, .pack_ns = 0, .query_ns = 0.36};  // 16 lanes
 
 // By how much a helper puts off the end of a call that engages it: it is told (0.4 µs awake; asleep, 25 to
 // 50 µs, and 5 µs of its waker), takes its part from memory that another CPU has written, and may be held up
@@ -156,9 +159,11 @@ Work work_of(const Problem& p, const CpuPlan& plan) {
   const bool direct = !p.varlen_q && work.rows <= kDirectRows;
   work.block_rows = tiles.block_rows;
   work.granule = tiles.block_granule;
-  const std::int64_t row_floats = static_cast<std::int64_t>(plan.q_row_bytes / sizeof(float)) +
-                                  plan.o_stride * (tiles.bf16_tiles ? 1 : 2);
-  const std::int64_t most = std::min(kTaskRows, kTaskFloats / row_floats);
+  const auto bytes_of = [&](std::size_t bytes) { return static_cast<std::int64_t>(bytes); };
+  const std::int64_t row_bytes =
+      bytes_of(plan.q_row_bytes) + plan.o_stride * bytes_of(sizeof(float)) * (tiles.keeps_low ? 2 : 1);
+  const std::int64_t tile_bytes = plan.tile_keys * bytes_of(plan.k_row_bytes + plan.v_row_bytes);
+  const std::int64_t most = std::min(kTaskRows, (kTaskBytes - tile_bytes) / row_bytes);
   work.task_rows = ceil_div(work.rows, ceil_div(work.rows, most));  // of about the same size
 
   // Keys that rows see. Of variable lengths only the sums and the longest are known: the mean number of rows,
@@ -190,8 +195,8 @@ Work work_of(const Problem& p, const CpuPlan& plan) {
   }
   const double splits = static_cast<double>(plan.num_splits);
   const double dims = static_cast<double>(p.head_dim_qk + p.head_dim_v);
-  const double of_level = tiles.bf16_tiles && !direct ? 1 : 16.0 / plan.kernels->lanes;
-  const Rates& rates = direct ? kDirectRates : tiles.bf16_tiles ? kTileRates : kVectorRates;
+  const double of_level = tiles.tile_parts > 0 && !direct ? 1 : 16.0 / plan.kernels->lanes;
+  const Rates& rates = direct ? kDirectRates : kTileRates[tiles.tile_parts];
   const double row_us = kRowUs + rates.query_ns * dims * 1e-3;
   const double key_us = 2 * dims / rates.gflops * 1e-3 / splits;
   work.row_us = of_level * (row_us + keys * key_us);

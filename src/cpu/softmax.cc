@@ -98,7 +98,12 @@ void Softmax(const SoftmaxBlock& block) {
   }
 }
 
+float Probability(const float* p, int row, int key) {
+  return p[row * kScoreStride + key];
+}
+
 void Fill(KernelTable* table) {
+  table->probability = &Probability;
   table->transform = &Transform;
   table->softmax = &Softmax;
 }

@@ -20,9 +20,6 @@ namespace {
 // what rounding lost of O, where that is not kept.
 alignas(64) constexpr float kZeroRow[kMaxHeadDimCpu + 16] = {};
 
-// Rotated queries of a block, 16 of fp32 or 32 of bf16, have room in the scores.
-static_assert(16 * kMaxHeadDimCpu <= kMaxBlockRows * kScoreStride);
-
 }  // namespace
 
 void TaskRunner::begin_rows() {
@@ -57,15 +54,13 @@ void TaskRunner::begin_rows() {
   // By memset, which uses the CPU's widest stores where code for the baseline cannot.
   const std::size_t bytes = padded * static_cast<std::size_t>(plan_.o_stride) * sizeof(float);
   std::memset(o_, 0, bytes);
-  if (!kernels_.bf16_tiles) {
+  if (kernels_.keeps_low) {
     std::memset(o_low_, 0, bytes);
   }
   const double scale = problem_.scale();
   factor_ = static_cast<float>(problem_.softcap > 0.0F ? scale : scale * std::numbers::log2e);
-  // A positive factor can wait for the softmax: it keeps the order of scores and the −inf of hidden ones. In
-  // fp32 it does not: the largest score's probability is to be 1 exactly, so that a mean of equal values is
-  // that value, and factor · s − max in one rounding is not 0 for it.
-  if (kernels_.bf16_tiles && factor_ > 0.0F && problem_.softcap == 0.0F && !problem_.alibi) {
+  // A positive factor can wait for the softmax: it keeps the order of scores and the −inf of hidden ones.
+  if (kernels_.tile_parts > 0 && factor_ > 0.0F && problem_.softcap == 0.0F && !problem_.alibi) {
     deferred_ = factor_;
     factor_ = 1;
   }
@@ -109,6 +104,7 @@ void TaskRunner::pack_queries() {
     return;
   }
   const bool rotated = problem_.rotary_dim > 0;
+  const bool bf16 = kernels_.tile_parts == 1;  // which pack_q takes as they are
   for (int index = 0; index < num_blocks_; ++index) {
     const Block b = block(index);
     const void* rows[kMaxBlockRows];
@@ -118,15 +114,15 @@ void TaskRunner::pack_queries() {
         prefetch_row(query(b.first + block_rows_ + row));
       }
       if (rotated) {  // into the scores, which are not there yet; exact, since rotation rounds to the dtype
-        float* out = s_ + static_cast<std::ptrdiff_t>(row) * (kernels_.bf16_tiles ? (dim + 1) / 2 : dim);
-        load_query(b.first + row, kernels_.bf16_tiles ? q_row_ : out);
-        if (kernels_.bf16_tiles) {
+        float* out = s_ + static_cast<std::ptrdiff_t>(row) * (bf16 ? (dim + 1) / 2 : dim);
+        load_query(b.first + row, bf16 ? q_row_ : out);
+        if (bf16) {
           kernels_.from_float(q_row_, DType::kBFloat16, static_cast<std::size_t>(dim), out);
         }
         rows[row] = out;
       }
     }
-    const DType dtype = rotated && !kernels_.bf16_tiles ? DType::kFloat32 : problem_.dtype;
+    const DType dtype = rotated && !bf16 ? DType::kFloat32 : problem_.dtype;
     if (!kernels_.pack_q(rows, b.count, b.padded, dim, dtype, stage_, const_cast<void*>(packed_queries(b)))) {
       flag_queries(b);
     }
@@ -308,7 +304,7 @@ void TaskRunner::finish() {
     rows_[row].sum = row_sum_[row];
     rows_[row].sum_low = row_sum_low_[row];
     const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(row) * plan_.o_stride;
-    const float* low = kernels_.bf16_tiles ? kZeroRow : o_low_ + at;
+    const float* low = kernels_.keeps_low ? o_low_ + at : kZeroRow;
     if (task_.partials != nullptr) {
       store_partial(context_, rows_[row], o_ + at, low, task_.partials + row * task_.partial_stride);
     } else {

@@ -26,7 +26,7 @@ struct RowState {
   std::int64_t reference_key = 0;
   double shift = 0;  // natural-log bias of the reference key, which the logits lack
   float slope_log2 = 0;
-  bool subnormal_query = false;  // holds elements that the tile products take for zero
+  bool unfit_query = false;  // holds elements that the products of tiles do not take for what they are
   float max = 0;
   float sum = 0;
   float sum_low = 0;

@@ -11,50 +11,34 @@
 namespace attn::cpu {
 namespace {
 
-// Below it the product with a probability of more than 2⁻²⁶ may be flushed to zero by bf16 tile products.
-constexpr float kLeastTileValue = 0x1p-100F;
+bool fits(const Fit& fit, float x) {
+  return x == 0.0F || (std::abs(x) >= fit.least && std::abs(x) <= fit.most);
+}
+
+// o += p · v where the mask is set, without a branch; low, where there is one, keeps what rounding lost.
+void add_masked(float p, const float* v, const std::uint32_t* mask, int dim, float* __restrict__ o,
+                float* __restrict__ low) {
+  const auto masked = [&](float x, int c) {
+    return std::bit_cast<float>(std::bit_cast<std::uint32_t>(x) & mask[c]);
+  };
+  for (int c = 0; c < dim; ++c) {
+    const float before = o[c];
+    const auto with = std::bit_cast<std::uint32_t>(before + p * v[c]);
+    o[c] = std::bit_cast<float>((with & mask[c]) | (std::bit_cast<std::uint32_t>(before) & ~mask[c]));
+    if (low != nullptr) {
+      low[c] += masked(p * v[c] - (o[c] - before), c);  // means nothing where o is not finite
+    }
+  }
+}
 
 }  // namespace
 
-// Only with bf16_tiles.
-float TaskRunner::packed_query(const Block& b, int row, int channel) const {
-  const int step = channel / kAmxStep;
-  const std::int64_t at = (static_cast<std::int64_t>(step) * b.padded + row) * kAmxStep + channel % kAmxStep;
-  return core::load_element(packed_queries(b), DType::kBFloat16, at);
-}
-
-// As the product with V takes it; row: of the block.
-float TaskRunner::probability(int row, int key) const {
-  const float* p = s_ + row * kScoreStride;
-  return kernels_.bf16_tiles ? core::load_element(p, DType::kBFloat16, key) : p[key];
-}
-
-bool TaskRunner::unfit(float v) const {
-  const bool tiny = kernels_.bf16_tiles && v != 0.0F && std::abs(v) < kLeastTileValue;
-  return tiny || !std::isfinite(v);
-}
-
-void TaskRunner::clear_v(int key, int column) {
-  const std::int64_t tile = plan_.tile_keys;
-  if (kernels_.bf16_tiles) {
-    const std::int64_t pair = column / kAmxStep * (tile / 2) + key / 2;
-    const std::int64_t at = (pair * kAmxStep + column % kAmxStep) * 2 + key % 2;
-    core::store_element(v_, DType::kBFloat16, at, 0.0F);
-    return;
-  }
-  const std::int64_t lanes = kernels_.lanes;
-  const std::int64_t vectors = plan_.o_stride / lanes;
-  const std::int64_t vector = column / lanes;
-  const std::int64_t panel = vector / 2;
-  const std::int64_t width = (vectors - panel * 2 >= 2 ? 2 : 1) * lanes;
-  v_[panel * tile * 2 * lanes + key * width + vector % 2 * lanes + column % lanes] = 0.0F;
-}
-
 void TaskRunner::flag_queries(const Block& b) {
   for (int row = 0; row < b.count; ++row) {
+    load_query(b.first + row, q_row_);
     for (int c = 0; c < problem_.head_dim_qk; ++c) {
-      if (std::fpclassify(packed_query(b, row, c)) == FP_SUBNORMAL) {
-        rows_[b.first + row].subnormal_query = true;
+      if (!fits(kernels_.fit_qk, q_row_[c])) {
+        rows_[b.first + row].unfit_query = true;
         inexact_queries_ = true;
         break;
       }
@@ -66,23 +50,26 @@ void TaskRunner::flag_keys(int begin, int end) {
   for (int key = begin; key < end; ++key) {
     inexact_key_[key] = false;
     for (std::int64_t c = 0; c < problem_.head_dim_qk && !inexact_key_[key]; ++c) {
-      const float k = core::load_element(k_rows_[key], problem_.dtype, c);
-      inexact_key_[key] = std::fpclassify(k) == FP_SUBNORMAL;
+      inexact_key_[key] = !fits(kernels_.fit_qk, core::load_element(k_rows_[key], problem_.dtype, c));
     }
   }
 }
 
-// Scores of the queries and keys that hold subnormal elements.
+// Scores of the queries and keys that hold elements which do not fit.
 void TaskRunner::rescore(const Block& b, int begin, int end) {
   for (int row = 0; row < b.count; ++row) {
+    const bool every_key = rows_[b.first + row].unfit_query;
+    if (!every_key && !inexact_keys_) {
+      continue;
+    }
+    load_query(b.first + row, q_row_);
     for (int key = begin; key < end; ++key) {
-      if (!rows_[b.first + row].subnormal_query && !(inexact_keys_ && inexact_key_[key])) {
+      if (!every_key && !inexact_key_[key]) {
         continue;
       }
       double sum = 0;
       for (int c = 0; c < problem_.head_dim_qk; ++c) {
-        sum += static_cast<double>(packed_query(b, row, c)) *
-               core::load_element(k_rows_[key], problem_.dtype, c);
+        sum += static_cast<double>(q_row_[c]) * core::load_element(k_rows_[key], problem_.dtype, c);
       }
       s_[row * kScoreStride + key] = static_cast<float>(sum * factor_);
     }
@@ -96,8 +83,9 @@ void TaskRunner::replace_poison(int begin, int end) {
   for (int key = begin; key < end; ++key) {
     poison_[key] = false;
     for (int c = 0; c < problem_.head_dim_v; ++c) {
-      if (unfit(core::load_element(v_rows_[key], problem_.dtype, c))) {
-        clear_v(key, c);
+      if (!fits(kernels_.fit_v, core::load_element(v_rows_[key], problem_.dtype, c))) {
+        kernels_.clear_v(v_, static_cast<int>(plan_.tile_keys), static_cast<int>(problem_.head_dim_v), key,
+                         c);
         poison_[key] = true;
       }
     }
@@ -115,19 +103,15 @@ void TaskRunner::add_poison(const Block& b, std::int64_t base, int begin, int en
     std::uint32_t mask[kMaxHeadDimCpu];  // all ones where the value is unfit
     for (int c = 0; c < dim; ++c) {
       values[c] = core::load_element(v_rows_[key], problem_.dtype, c);
-      mask[c] = unfit(values[c]) ? UINT32_MAX : 0;
+      mask[c] = fits(kernels_.fit_v, values[c]) ? 0 : UINT32_MAX;
     }
     for (int row = 0; row < b.count; ++row) {
       if (key < tile_begin(b.first + row, base) || key >= tile_end(b.first + row, base)) {
         continue;
       }
-      const float p = probability(row, key);
-      float* __restrict__ o = o_ + static_cast<std::ptrdiff_t>(b.first + row) * plan_.o_stride;
-      for (int c = 0; c < dim; ++c) {
-        const auto with = std::bit_cast<std::uint32_t>(o[c] + p * values[c]);
-        const auto without = std::bit_cast<std::uint32_t>(o[c]);
-        o[c] = std::bit_cast<float>((with & mask[c]) | (without & ~mask[c]));
-      }
+      const float p = kernels_.probability(s_, row, key);
+      const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(b.first + row) * plan_.o_stride;
+      add_masked(p, values, mask, dim, o_ + at, kernels_.keeps_low ? o_low_ + at : nullptr);
     }
   }
 }

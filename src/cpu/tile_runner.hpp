@@ -90,10 +90,6 @@ class TaskRunner {
   void accumulate(const Block& block, std::int64_t base, const float* rescale, int begin, int end);
 
   // tile_exact.cpp: what the packed products must not do.
-  [[nodiscard]] float packed_query(const Block& block, int row, int channel) const;
-  [[nodiscard]] float probability(int row, int key) const;
-  [[nodiscard]] bool unfit(float v) const;
-  void clear_v(int key, int column);
   void flag_queries(const Block& block);
   void flag_keys(int begin, int end);
   void rescore(const Block& block, int begin, int end);
@@ -123,7 +119,7 @@ class TaskRunner {
   float deferred_ = 1;     // the part of factor_ that the softmax applies
   bool poisoned_ = false;  // the V tile holds elements that the products must not meet
   bool poison_[kMaxTileKeys] = {};  // … which keys
-  bool inexact_queries_ = false;    // some query row holds subnormals that the products take for zero
+  bool inexact_queries_ = false;    // some query row holds elements that do not fit the products
   bool inexact_keys_ = false;       // … some key of the tile
   bool inexact_key_[kMaxTileKeys] = {};
 

@@ -20,8 +20,8 @@ class CpuAmx : public testing::Test {
     if (level == nullptr) {
       GTEST_SKIP() << "no AMX-BF16 here, or the system does not grant it";
     }
-    ASSERT_NE(level->for_bf16, nullptr);
-    kernels_ = level->for_bf16;
+    kernels_ = level->tiles_of[static_cast<std::size_t>(kBf16)];
+    ASSERT_NE(kernels_, nullptr);
   }
   const KernelTable* kernels_ = nullptr;
 };
@@ -328,7 +328,7 @@ TEST_F(CpuAmx, ExplainNamesTheTileProducts) {
   Plan plan;
   ASSERT_TRUE(make_plan(p, cpu_options("amx"), &plan).ok());
   EXPECT_NE(plan.explain().find("tile products: AMX"), std::string::npos) << plan.explain();
-  p.dtype = DType::kFloat32;
+  p.softmax_scale = 0x1p100F;
   ASSERT_TRUE(make_plan(p, cpu_options("amx"), &plan).ok());
   EXPECT_NE(plan.explain().find("tile products: fp32"), std::string::npos) << plan.explain();
 }

@@ -61,10 +61,18 @@ def entry(rows, ratios):
 
 
 def mean_and_worst(ratios, what):
-    if ratios:
+    def said(ratios):
         worst, rows = min(ratios, key=lambda item: item[0])
-        print(f"\nlibattn / best peer, {what}: geometric mean {report.geometric_mean([r for r, _ in ratios]):.3f}, worst "
-              f"{worst:.3f} (`{rows[0]['problem']}`{'' if rows[0]['data'] == 'plain' else ', ' + rows[0]['data']}).")
+        return (f"geometric mean {report.geometric_mean([r for r, _ in ratios]):.3f}, worst "
+                f"{worst:.3f} (`{rows[0]['problem']}`{'' if rows[0]['data'] == 'plain' else ', ' + rows[0]['data']})")
+
+    if ratios:
+        text = f"\nlibattn / best peer, {what}: {said(ratios)}"
+        own = [[row for row in rows if report.name_of(row) != "fa3-bf16"] for _, rows in ratios]
+        if any(len(rows) < len(all_rows) for rows, (_, all_rows) in zip(own, ratios)):
+            own = [(report.ratio(rows), rows) for rows in own if report.ratio(rows)]
+            text += f". Of the peers that compute in that type, without FlashAttention-3 in bf16: {said(own)}"
+        print(text + ".")
 
 
 def closing(part):

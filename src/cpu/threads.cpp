@@ -159,6 +159,15 @@ void pause() {
 #endif
 }
 
+// How long a helper leaves an index to the one who had it last: about what that one takes to see the call.
+constexpr auto kWay = std::chrono::microseconds(2);
+
+void give_way() {
+  for (const Clock::time_point end = Clock::now() + kWay; Clock::now() < end;) {
+    pause();
+  }
+}
+
 // Whether `done` came within kPatience of looking.
 template <class Function>
 bool watch(const Function& done) {
@@ -194,34 +203,37 @@ class alignas(64) Slot {
     }
   }
 
-  // An index that nobody has, `wish` if it is free, or 0: none is left. What it belongs to stays until
-  // finish(): one that is taken late belongs to the call that is there then.
-  int take(int wish) {
+  // Takes the index `wish` if the call has it and nobody else. What an index belongs to stays until finish():
+  // one that is taken late belongs to the call that is there then.
+  bool take(int wish) {
+    const std::uint64_t bit = std::uint64_t{1} << wish % 64;
+    std::atomic<std::uint64_t>& word = taken_[wish / 64];
+    return (word.load(std::memory_order_relaxed) & bit) == 0 &&
+           (word.fetch_or(bit, std::memory_order_acq_rel) & bit) == 0;
+  }
+  // An index that nobody has, or 0: none is left.
+  int take_any() {
     for (int n = 0; n < kWords; ++n) {
-      const int word = (wish / 64 + n) % kWords;
-      std::uint64_t taken = taken_[word].load(std::memory_order_relaxed);
+      std::uint64_t taken = taken_[n].load(std::memory_order_relaxed);
       while (~taken != 0) {
-        const std::uint64_t wished = n == 0 ? std::uint64_t{1} << wish % 64 : 0;
-        const std::uint64_t bit = (taken & wished) == 0 && wished != 0 ? wished : ~taken & (taken + 1);
-        if (taken_[word].compare_exchange_weak(taken, taken | bit, std::memory_order_acq_rel,
-                                               std::memory_order_relaxed)) {
-          return 64 * word + std::countr_zero(bit);
+        const std::uint64_t bit = ~taken & (taken + 1);
+        if (taken_[n].compare_exchange_weak(taken, taken | bit, std::memory_order_acq_rel,
+                                            std::memory_order_relaxed)) {
+          return 64 * n + std::countr_zero(bit);
         }
       }
     }
     return 0;
   }
+  [[nodiscard]] bool all_taken() const {
+    return std::all_of(std::begin(taken_), std::end(taken_), [](const std::atomic<std::uint64_t>& taken) {
+      return ~taken.load(std::memory_order_relaxed) == 0;
+    });
+  }
   void work(int index) const { body_(context_, index); }
   // Whoever has taken an index: how many helpers the call is to have, or 0 if all its indices are taken. Not
   // how many are free: those who have one count among the helpers that are there.
-  [[nodiscard]] int wanted() const {
-    for (const std::atomic<std::uint64_t>& taken : taken_) {
-      if (~taken.load(std::memory_order_relaxed) != 0) {
-        return workers_ - 1;
-      }
-    }
-    return 0;
-  }
+  [[nodiscard]] int wanted() const { return all_taken() ? 0 : workers_ - 1; }
   void finish() {
     finished_.fetch_add(1, std::memory_order_release);
     finished_.notify_one();
@@ -277,7 +289,7 @@ class Crew {
     summon(workers - 1);
     body(context, 0);
     int own = 1;
-    for (int index = slot->take(1); index > 0; index = slot->take(1)) {
+    for (int index = slot->take_any(); index > 0; index = slot->take_any()) {
       body(context, index);
       ++own;
     }
@@ -331,15 +343,22 @@ class Crew {
     if (const int cpu = sched_getcpu(); cpu >= 0 && cpu == caller_cpu_.load(std::memory_order_relaxed)) {
       leave_cpu(cpu);
     }
-    // The same index in each call, where it is free: so a thread meets the scratch and the tasks of last
-    // time.
+    // The index of last time, where the call has it: so a thread meets the scratch and the tasks of last
+    // time. One whose index the call has not, or which somebody else has taken, leaves those of the others to
+    // them for a while: 15 helpers of which a call wants five would else be five others, with other caches,
+    // in each call.
     static std::atomic<int> threads{0};
-    thread_local const int wish =
-        threads.fetch_add(1, std::memory_order_relaxed) % (Slot::kMostWorkers - 1) + 1;
+    thread_local int wish = threads.fetch_add(1, std::memory_order_relaxed) % (Slot::kMostWorkers - 1) + 1;
     do {
       const std::uint32_t seen = published_.load(std::memory_order_acquire);
       for (Slot& slot : slots_) {
-        for (int index = slot.take(wish); index > 0; index = slot.take(wish)) {
+        int index = slot.take(wish) ? wish : 0;
+        if (index == 0 && !slot.all_taken()) {
+          give_way();
+          index = slot.take_any();
+          wish = index > 0 ? index : wish;
+        }
+        for (; index > 0; index = slot.take_any()) {
           summon(slot.wanted());
           slot.work(index);
           slot.finish();

@@ -21,14 +21,13 @@
   "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c,bmi,bmi2,amx-tile,amx-bf16"
 HWY_PUSH_ATTRIBUTES(ATTN_AMX_TARGET)
 namespace attn::cpu::N_AVX3_AMX {
-namespace {
 
-constexpr int kTileRows = 16;
-constexpr int kBlockRows = 32;
-constexpr int kLanes = 16;
-constexpr std::size_t kStepBytes = kAmxStep * sizeof(std::uint16_t);  // of a row of an A tile
-constexpr std::size_t kPairBytes = kAmxStep * 2 * sizeof(std::uint16_t);
-constexpr std::size_t kScoreBytes = kScoreStride * sizeof(float);
+inline constexpr int kTileRows = 16;
+inline constexpr int kBlockRows = 32;
+inline constexpr int kLanes = 16;
+inline constexpr std::size_t kStepBytes = kAmxStep * sizeof(std::uint16_t);  // of a row of an A tile
+inline constexpr std::size_t kPairBytes = kAmxStep * 2 * sizeof(std::uint16_t);
+inline constexpr std::size_t kScoreBytes = kScoreStride * sizeof(float);
 
 constexpr int round_up(int n) {
   return (n + kAmxStep - 1) / kAmxStep * kAmxStep;
@@ -42,7 +41,7 @@ struct alignas(64) TileConfig {
   std::uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
   std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
 };
-constexpr TileConfig kConfig;
+inline constexpr TileConfig kConfig;
 
 inline void Enter() {
   _tile_loadconfig(&kConfig);
@@ -181,6 +180,5 @@ HWY_INLINE __m512 Exp2Precise(__m512 x, float least = -126.0F) {
   return _mm512_maskz_scalef_ps(keep, fraction, x);
 }
 
-}  // namespace
 }  // namespace attn::cpu::N_AVX3_AMX
 HWY_POP_ATTRIBUTES

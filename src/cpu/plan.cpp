@@ -41,12 +41,23 @@ std::int64_t choose_tile_keys(const Problem& p) {
 // count.
 constexpr float kLargestTileScale = 0x1p64F;
 
+// Whether fp32 in three parts is faster than FMAs: not where 32 channels and columns a step are mostly
+// padding (8 heads of 1024, d 16: 6.1 against 5.2 ms; d 24: 6.4 against 7.4), nor where packing a few rows
+// and keys is most of the work (96 heads of 32 × 32, d 32: 265 against 248 µs; of 64 × 64 750 against 715; 12
+// heads of 16 × 512, d 64: 400 against 375; of 32 × 32 the same). From the sizes of the longest sequence, so
+// not where bits must not depend on it.
+bool worth_parts(const Problem& p, std::int64_t rows) {
+  constexpr std::int64_t kFewDims = 48;
+  constexpr std::int64_t kFewFloats = 4096;
+  const std::int64_t dims = p.head_dim_qk + p.head_dim_v;
+  const bool own_lengths = p.varlen_q || p.varlen_kv || p.batch_invariant;
+  return dims >= kFewDims && (own_lengths || std::min(rows, p.seqlen_kv) > kFewFloats / dims);
+}
+
 void choose_tile_kernels(const Problem& p, CpuPlan* plan) {
   const KernelTable* own = plan->kernels->tiles_of[static_cast<std::size_t>(p.dtype)];
-  bool fits = own != nullptr && std::abs(p.scale()) <= kLargestTileScale;
-  // Tile registers take 32 channels and columns at a time: below 24 and 24 the FMAs of fp32 are faster (d
-  // 16: 5.2 against 6.1 ms; d 24: 7.4 against 6.4).
-  fits = fits && (own->tile_parts < 3 || p.head_dim_qk + p.head_dim_v >= 48);
+  const bool fits = own != nullptr && std::abs(p.scale()) <= kLargestTileScale &&
+                    (own->tile_parts < 3 || worth_parts(p, plan->group * p.seqlen_q));
   plan->tile_kernels = fits ? own : plan->kernels;
 }
 
@@ -319,8 +330,8 @@ Status plan(const Problem& p, const LevelChoice& level, const ThreadChoice& thre
   auto plan = std::make_unique<CpuPlan>();
   const KernelTable& kernels = *level.kernels;
   plan->kernels = &kernels;
-  choose_tile_kernels(p, plan.get());
   plan->group = p.heads_q / p.heads_kv;
+  choose_tile_kernels(p, plan.get());
   plan->q_stride = round_up(p.head_dim_qk, kernels.lanes);
   plan->o_stride = round_up(p.head_dim_v, kernels.lanes);
   plan->tile_keys = choose_tile_keys(p);

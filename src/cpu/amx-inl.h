@@ -154,20 +154,20 @@ HWY_INLINE __m128 Reduce4(Op op, const __m512* v) {
 
 // 2^x as in math-inl.h with a polynomial of two degrees less: (2^f − 1) / f on [0, 1] of degree 3, Remez fit,
 // a relative error of 2⁻¹⁸ (bf16 rounds at 2⁻⁹, two parts of it at 2⁻¹⁷). Exact at whole numbers, 0 below
-// `least`, NaN for NaN.
-HWY_INLINE __m512 Exp2(__m512 x, float least = -126.0F) {
+// −126, NaN for NaN.
+HWY_INLINE __m512 Exp2(__m512 x) {
   const __m512 f = _mm512_reduce_ps(x, 1);  // x − ⌊x⌋
   __m512 q = _mm512_set1_ps(1.34266838e-2F);
   q = _mm512_fmadd_ps(q, f, _mm512_set1_ps(5.22424728e-2F));
   q = _mm512_fmadd_ps(q, f, _mm512_set1_ps(2.41280198e-1F));
   q = _mm512_fmadd_ps(q, f, _mm512_set1_ps(6.93044841e-1F));
   const __m512 fraction = _mm512_fmadd_ps(q, f, _mm512_set1_ps(1.0F));
-  const __mmask16 keep = _mm512_cmp_ps_mask(x, _mm512_set1_ps(least), _CMP_NLT_UQ);
+  const __mmask16 keep = _mm512_cmp_ps_mask(x, _mm512_set1_ps(-126.0F), _CMP_NLT_UQ);
   return _mm512_maskz_scalef_ps(keep, fraction, x);
 }
 
-// 2^x, as precise as avx3's; 0 below `least`. (Rescales multiply up over the tiles.)
-HWY_INLINE __m512 Exp2Precise(__m512 x, float least = -126.0F) {
+// 2^x, as precise as avx3's. (Rescales multiply up over the tiles.)
+HWY_INLINE __m512 Exp2Precise(__m512 x) {
   const __m512 f = _mm512_reduce_ps(x, 1);
   __m512 q = _mm512_set1_ps(2.16129149e-4F);
   q = _mm512_fmadd_ps(q, f, _mm512_set1_ps(1.2467847e-3F));
@@ -176,7 +176,7 @@ HWY_INLINE __m512 Exp2Precise(__m512 x, float least = -126.0F) {
   q = _mm512_fmadd_ps(q, f, _mm512_set1_ps(2.40229309e-1F));
   q = _mm512_fmadd_ps(q, f, _mm512_set1_ps(6.93147063e-1F));
   const __m512 fraction = _mm512_fmadd_ps(q, f, _mm512_set1_ps(1.0F));
-  const __mmask16 keep = _mm512_cmp_ps_mask(x, _mm512_set1_ps(least), _CMP_NLT_UQ);
+  const __mmask16 keep = _mm512_cmp_ps_mask(x, _mm512_set1_ps(-126.0F), _CMP_NLT_UQ);
   return _mm512_maskz_scalef_ps(keep, fraction, x);
 }
 

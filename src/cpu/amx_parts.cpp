@@ -88,15 +88,18 @@ HWY_INLINE __mmask16 Unfit(__m512 x, Fit fit) {
   return unfit;
 }
 
-// The parts of x in the upper halves of words. The lower halves of all but the last are 0.
+constexpr __mmask16 kAll = 0xFFFF;
+
+// The parts of x in the upper halves of words; the first alone where `whole` is not set. The lower halves of
+// all but the last are 0.
 template <int kParts>
-HWY_INLINE void Cut(__m512 x, __m512i* parts) {
+HWY_INLINE void Cut(__m512 x, __mmask16 whole, __m512i* parts) {
   const __m512i half = _mm512_set1_epi32(0x8000);
 #pragma GCC unroll 2
   for (int i = 0; i < kParts - 1; ++i) {
     const __m512i rounded = _mm512_add_epi32(_mm512_castps_si512(x), half);
     parts[i] = _mm512_and_si512(rounded, _mm512_set1_epi32(static_cast<int>(0xFFFF0000U)));
-    x = _mm512_sub_ps(x, _mm512_castsi512_ps(parts[i]));
+    x = _mm512_maskz_sub_ps(whole, x, _mm512_castsi512_ps(parts[i]));
   }
   // What is left of fp32 after two parts, and of fp16 after one, has no more than 8 bits. Of fp32 after one
   // (probabilities of fp16) it is rounded.
@@ -105,11 +108,12 @@ HWY_INLINE void Cut(__m512 x, __m512i* parts) {
 
 // The words of elements i (below) and i + 16 (above).
 template <int kParts>
-HWY_INLINE void CutPairs(__m512 below, __m512 above, __m512i* words) {
+HWY_INLINE void CutPairs(__m512 below, __mmask16 whole_below, __m512 above, __mmask16 whole_above,
+                         __m512i* words) {
   __m512i a[kParts];
   __m512i b[kParts];
-  Cut<kParts>(below, a);
-  Cut<kParts>(above, b);
+  Cut<kParts>(below, whole_below, a);
+  Cut<kParts>(above, whole_above, b);
 #pragma GCC unroll 3
   for (int i = 0; i < kParts; ++i) {
     words[i] = _mm512_mask_blend_epi16(0xAAAAAAAAU, _mm512_srli_epi32(a[i], 16), b[i]);
@@ -123,7 +127,7 @@ HWY_INLINE void CutStep(const void* row, int c, int dim, __mmask16* unfit, __m51
   const __m512 below = T::Load(at, Lanes(dim, c));
   const __m512 above = T::Load(at + kLanes * T::kBytes, Lanes(dim, c + kLanes));
   *unfit = _kor_mask16(*unfit, _kor_mask16(Unfit(below, T::kFitQk), Unfit(above, T::kFitQk)));
-  CutPairs<T::kParts>(below, above, words);
+  CutPairs<T::kParts>(below, kAll, above, kAll, words);
 }
 
 template <class T>
@@ -223,7 +227,7 @@ bool PackV(const void* const* rows, int begin, int end, int dim, DType /*dtype*/
         const __m512 b = T::Load(above + static_cast<std::size_t>(c) * T::kBytes, lanes);
         unfit = _kor_mask16(unfit, _kor_mask16(Unfit(a, T::kFitV), Unfit(b, T::kFitV)));
         __m512i words[T::kParts];
-        CutPairs<T::kParts>(a, b, words);
+        CutPairs<T::kParts>(a, kAll, b, kAll, words);
         char* at =
             out + static_cast<std::size_t>(c / kAmxStep) * panel_bytes + (c % kAmxStep) * sizeof(float);
 #pragma GCC unroll 3
@@ -345,12 +349,17 @@ void Scores(const void* q, int rows, int dim, const void* panels, int panel_begi
   }
 }
 
-// 2^(by · s − base), 0 below 2⁻¹⁰⁰: the parts of lesser ones would be subnormal, which costs the processor
-// some 200 cycles each.
+// 2^(by · s − base), 0 below 2⁻¹²⁶.
 template <int kParts>
 HWY_INLINE __m512 Weight(__m512 s, __m512 by, __m512 base) {
   const __m512 x = _mm512_sub_ps(_mm512_mul_ps(s, by), base);
-  return kParts == 2 ? Exp2(x, -100.0F) : Exp2Precise(x, -100.0F);
+  return kParts == 2 ? Exp2(x) : Exp2Precise(x);
+}
+
+// Weights below 2⁻¹⁰⁰ have one part: the others would be subnormal, which costs the processor some 200 cycles
+// each. They are not 0, whose product with an infinite value is NaN.
+HWY_INLINE __mmask16 Whole(__m512 weight) {
+  return _mm512_cmp_ps_mask(weight, _mm512_set1_ps(0x1p-100F), _CMP_NLT_UQ);
 }
 
 // Four rows: scores to the parts of probabilities; maxima, rescales' exponents and the tile's sums. The
@@ -395,7 +404,7 @@ HWY_INLINE void SoftmaxRows(const SoftmaxBlock& block, int row, float* tile_sums
       sum0 = _mm512_add_ps(sum0, p0);
       sum1 = _mm512_add_ps(sum1, p1);
       __m512i words[kParts];
-      CutPairs<kParts>(p0, p1, words);
+      CutPairs<kParts>(p0, Whole(p0), p1, Whole(p1), words);
       _mm512_store_si512(s[r] + j, words[0]);
       _mm512_store_si512(s[r] + j + kLanes, words[1]);
       if constexpr (kParts == 3) {

@@ -427,5 +427,26 @@ TEST_P(CpuAmxParts, InfinitiesOfQueriesAndKeys) {
   expect_within_bound(c, unit(), "a key of -inf");
 }
 
+// … and those of values: a key of the least weight makes its column infinite.
+TEST_P(CpuAmxParts, AnInfiniteValueOfALittleWeight) {
+  for (const float logit_log2 : {0.0F, -20.0F, -99.5F, -101.0F, -110.0F, -125.5F}) {
+    Problem p = causal_problem(GetParam());
+    p.softmax_scale = 1;
+    DenseCase c(p);
+    std::memset(c.q.data(), 0, c.q.size());
+    std::memset(c.k.data(), 0, c.k.size());
+    for (std::int64_t r = 0; r < p.seqlen_q * p.heads_q; ++r) {
+      core::store_element(c.q.data(), p.dtype, r * p.head_dim_qk, 1.0F);
+    }
+    core::store_element(c.k.data(), p.dtype, 3 * p.head_dim_qk, logit_log2 * 0.6931F);
+    core::store_element(c.v.data(), p.dtype, 3 * p.head_dim_v + 7, -kInf);
+    ASSERT_TRUE(c.run(cpu_options("amx", 1)).ok());
+    for (std::int64_t r = 0; r < p.seqlen_q * p.heads_q; ++r) {
+      ASSERT_EQ(core::load_element(c.o.data(), p.dtype, r * p.head_dim_v + 7), -kInf) << logit_log2;
+      ASSERT_TRUE(std::isfinite(core::load_element(c.o.data(), p.dtype, r * p.head_dim_v + 6))) << logit_log2;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace attn::cpu

@@ -335,6 +335,30 @@ TEST_P(CpuAmxParts, TinyAndHugePartsKeepTheBound) {
   }
 }
 
+// Sums of like terms, which round in one direction, against such that do not: two kinds of keys of the same
+// logit.
+TEST_P(CpuAmxParts, LikeTermsOfManyChannelsKeepTheBound) {
+  for (const std::int64_t dim : {192, 320, 512}) {
+    Problem p = causal_problem(GetParam());
+    p.head_dim_qk = dim;
+    p.softmax_scale = 200.0F / static_cast<float>(dim);
+    DenseCase c(p);
+    const auto fill = [&](std::vector<unsigned char>* x, std::int64_t columns, const auto& value) {
+      for (std::int64_t i = 0; i < static_cast<std::int64_t>(x->size() / size_of(p.dtype)); ++i) {
+        core::store_element(x->data(), p.dtype, i, value(i / columns, i % columns));
+      }
+    };
+    fill(&c.q, dim, [](std::int64_t, std::int64_t) { return 0x1.09c5b4p+0F; });
+    fill(&c.k, dim, [&](std::int64_t key, std::int64_t d) {
+      const float by = key % 2 == 0 ? 0.0F : d < dim / 2 ? 0x1.930be2p-3F : -0x1.930be2p-3F;
+      return 0x1.66caccp+0F * (1 + by);
+    });
+    fill(&c.v, p.head_dim_v, [](std::int64_t key, std::int64_t) { return key % 2 == 0 ? 1.0F : -1.0F; });
+    ASSERT_TRUE(c.run(cpu_options("amx", 1)).ok());
+    expect_within_bound(c, unit(), "head dim " + std::to_string(dim));
+  }
+}
+
 // One key that weighs 1 and many that weigh 2⁻⁴⁰ to 2⁻¹⁰: what the tile registers flush of the lesser ones'
 // products with small values must not add up.
 TEST_P(CpuAmxParts, ManySmallWeightsOfSmallValues) {

@@ -15,6 +15,21 @@ bool fits(const Fit& fit, float x) {
   return x == 0.0F || (std::abs(x) >= fit.least && std::abs(x) <= fit.most);
 }
 
+double dot(const float* __restrict__ a, const float* __restrict__ b, std::size_t count) {
+  constexpr std::size_t kChains = 8;  // side by side, for the vector units
+  double sums[kChains] = {};
+  std::size_t i = 0;
+  for (; i + kChains <= count; i += kChains) {
+    for (std::size_t n = 0; n < kChains; ++n) {
+      sums[n] += static_cast<double>(a[i + n]) * b[i + n];
+    }
+  }
+  for (std::size_t n = 0; i < count; ++i, ++n) {
+    sums[n] += static_cast<double>(a[i]) * b[i];
+  }
+  return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
+}
+
 // o += p · v where the mask is set, without a branch; low, where there is one, keeps what rounding lost.
 void add_masked(float p, const float* v, const std::uint32_t* mask, int dim, float* __restrict__ o,
                 float* __restrict__ low) {
@@ -57,21 +72,24 @@ void TaskRunner::flag_keys(int begin, int end) {
 
 // Scores of the queries and keys that hold elements which do not fit.
 void TaskRunner::rescore(const Block& b, int begin, int end) {
+  const auto dim = static_cast<std::size_t>(problem_.head_dim_qk);
+  float queries[kMaxBlockRows][kMaxHeadDimCpu];  // those that some key is multiplied with
   for (int row = 0; row < b.count; ++row) {
-    const bool every_key = rows_[b.first + row].unfit_query;
-    if (!every_key && !inexact_keys_) {
+    if (inexact_keys_ || rows_[b.first + row].unfit_query) {
+      load_query(b.first + row, queries[row]);
+    }
+  }
+  float k[kMaxHeadDimCpu];
+  for (int key = begin; key < end; ++key) {
+    const bool every_row = inexact_keys_ && inexact_key_[key];
+    if (!every_row && !inexact_queries_) {
       continue;
     }
-    load_query(b.first + row, q_row_);
-    for (int key = begin; key < end; ++key) {
-      if (!every_key && !inexact_key_[key]) {
-        continue;
+    kernels_.to_float(k_rows_[key], problem_.dtype, dim, k);
+    for (int row = 0; row < b.count; ++row) {
+      if (every_row || rows_[b.first + row].unfit_query) {
+        s_[row * kScoreStride + key] = static_cast<float>(dot(queries[row], k, dim) * factor_);
       }
-      double sum = 0;
-      for (int c = 0; c < problem_.head_dim_qk; ++c) {
-        sum += static_cast<double>(q_row_[c]) * core::load_element(k_rows_[key], problem_.dtype, c);
-      }
-      s_[row * kScoreStride + key] = static_cast<float>(sum * factor_);
     }
   }
 }

@@ -89,6 +89,12 @@ HWY_INLINE void Transpose16(const __m512i* HWY_RESTRICT in, std::uint32_t* HWY_R
   }
 }
 
+HWY_INLINE void PrefetchRow(const void* row, int bytes) {
+  for (int at = 0; at < bytes; at += 64) {
+    _mm_prefetch(static_cast<const char*>(row) + at, _MM_HINT_T0);
+  }
+}
+
 // Tiles: 0 to 3 the sums (row half · 2 + column half), 4 and 5 of A, 6 and 7 of B.
 HWY_INLINE void ZeroSums(bool two) {
   _tile_zero(0);
@@ -152,6 +158,13 @@ HWY_INLINE __m128 Reduce4(Op op, const __m512* v) {
   return _mm512_castps512_ps128(op(halves, _mm512_shuffle_f32x4(halves, halves, 0xB1)));
 }
 
+// (1 + q · f) · 2^⌊x⌋, 0 for x below −126.
+HWY_INLINE __m512 PowerOf(__m512 x, __m512 f, __m512 q) {
+  const __m512 fraction = _mm512_fmadd_ps(q, f, _mm512_set1_ps(1.0F));
+  const __mmask16 keep = _mm512_cmp_ps_mask(x, _mm512_set1_ps(-126.0F), _CMP_NLT_UQ);
+  return _mm512_maskz_scalef_ps(keep, fraction, x);
+}
+
 // 2^x as in math-inl.h with a polynomial of two degrees less: (2^f − 1) / f on [0, 1] of degree 3, Remez fit,
 // a relative error of 2⁻¹⁸ (bf16 rounds at 2⁻⁹, two parts of it at 2⁻¹⁷). Exact at whole numbers, 0 below
 // −126, NaN for NaN.
@@ -161,9 +174,7 @@ HWY_INLINE __m512 Exp2(__m512 x) {
   q = _mm512_fmadd_ps(q, f, _mm512_set1_ps(5.22424728e-2F));
   q = _mm512_fmadd_ps(q, f, _mm512_set1_ps(2.41280198e-1F));
   q = _mm512_fmadd_ps(q, f, _mm512_set1_ps(6.93044841e-1F));
-  const __m512 fraction = _mm512_fmadd_ps(q, f, _mm512_set1_ps(1.0F));
-  const __mmask16 keep = _mm512_cmp_ps_mask(x, _mm512_set1_ps(-126.0F), _CMP_NLT_UQ);
-  return _mm512_maskz_scalef_ps(keep, fraction, x);
+  return PowerOf(x, f, q);
 }
 
 // 2^x, as precise as avx3's. (Rescales multiply up over the tiles.)
@@ -175,9 +186,34 @@ HWY_INLINE __m512 Exp2Precise(__m512 x) {
   q = _mm512_fmadd_ps(q, f, _mm512_set1_ps(5.54852821e-2F));
   q = _mm512_fmadd_ps(q, f, _mm512_set1_ps(2.40229309e-1F));
   q = _mm512_fmadd_ps(q, f, _mm512_set1_ps(6.93147063e-1F));
-  const __m512 fraction = _mm512_fmadd_ps(q, f, _mm512_set1_ps(1.0F));
-  const __mmask16 keep = _mm512_cmp_ps_mask(x, _mm512_set1_ps(-126.0F), _CMP_NLT_UQ);
-  return _mm512_maskz_scalef_ps(keep, fraction, x);
+  return PowerOf(x, f, q);
+}
+
+// Four rows' maxima by their new scores; what is to be subtracted from the scores (less, 16-byte aligned),
+// and the rescales' exponents.
+HWY_INLINE void RaiseMaxima(const SoftmaxBlock& block, int row, float* less) {
+  const float minus_infinity = -__builtin_inff();
+  const float* s[4];
+  __m512 m[4];
+#pragma GCC unroll 4
+  for (int r = 0; r < 4; ++r) {
+    s[r] = block.s + (row + r) * kScoreStride;
+    m[r] = _mm512_set1_ps(minus_infinity);
+  }
+  for (int j = block.begin; j < block.end; j += kLanes) {
+#pragma GCC unroll 4
+    for (int r = 0; r < 4; ++r) {
+      m[r] = _mm512_max_ps(m[r], _mm512_load_ps(s[r] + j));
+    }
+  }
+  const __m128 before = _mm_loadu_ps(block.row_max + row);
+  // As `tile > before ? tile : before`: a NaN does not become the maximum.
+  const __m128 top = _mm_max_ps(_mm_mul_ps(Reduce4(Max(), m), _mm_set1_ps(block.factor)), before);
+  _mm_storeu_ps(block.row_max + row, top);
+  const __m128 nothing = _mm_cmpeq_ps(top, _mm_set1_ps(minus_infinity));
+  const __m128 subtract = _mm_andnot_ps(nothing, top);
+  _mm_store_ps(less, subtract);
+  _mm_storeu_ps(block.rescale + row, _mm_sub_ps(before, subtract));
 }
 
 }  // namespace attn::cpu::N_AVX3_AMX

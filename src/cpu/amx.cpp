@@ -66,12 +66,6 @@ bool PackQ(const void* const* rows, int count, int padded, int dim, DType /*dtyp
   return subnormal == 0;
 }
 
-HWY_INLINE void PrefetchRow(const void* row, int dim) {
-  for (int at = 0; at < dim * 2; at += 64) {
-    _mm_prefetch(static_cast<const char*>(row) + at, _MM_HINT_T0);
-  }
-}
-
 bool PackK(const void* const* rows, int num_keys, int dim, DType /*dtype*/, float* /*stage*/, void* panels) {
   constexpr int kAhead = 16;
   auto* out = static_cast<std::uint32_t*>(panels);
@@ -81,7 +75,7 @@ bool PackK(const void* const* rows, int num_keys, int dim, DType /*dtype*/, floa
     for (int r = 0; r < kTileRows; ++r) {
       const int ahead = first + kAhead + r;
       if (ahead < num_keys) {
-        PrefetchRow(rows[ahead], dim);
+        PrefetchRow(rows[ahead], dim * 2);
       }
     }
     std::uint32_t* half = out + static_cast<std::size_t>(first / kAmxStep) * panel_words + first % kAmxStep;
@@ -114,8 +108,8 @@ bool PackV(const void* const* rows, int begin, int end, int dim, DType /*dtype*/
   __mmask32 unfit = 0;
   for (int key = begin; key < end; key += 2) {
     if (key + kAhead + 1 < end) {
-      PrefetchRow(rows[key + kAhead], dim);
-      PrefetchRow(rows[key + kAhead + 1], dim);
+      PrefetchRow(rows[key + kAhead], dim * 2);
+      PrefetchRow(rows[key + kAhead + 1], dim * 2);
     }
     const auto* even = static_cast<const std::uint16_t*>(rows[key]);
     const auto* odd = static_cast<const std::uint16_t*>(rows[key + 1]);
@@ -175,45 +169,25 @@ void Scores(const void* q, int rows, int dim, const void* panels, int panel_begi
 
 // Four rows: scores to probabilities in bf16, in place; maxima, sums and rescales as softmax.cc keeps them.
 HWY_INLINE void SoftmaxRows(const SoftmaxBlock& block, int row) {
-  const float minus_infinity = -__builtin_inff();
-  float* s[4];
-  __m512 m[4];
-  for (int r = 0; r < 4; ++r) {
-    s[r] = block.s + (row + r) * kScoreStride;
-    m[r] = _mm512_set1_ps(minus_infinity);
-  }
-  for (int j = block.begin; j < block.end; j += kLanes) {
-#pragma GCC unroll 4
-    for (int r = 0; r < 4; ++r) {
-      m[r] = _mm512_max_ps(m[r], _mm512_load_ps(s[r] + j));
-    }
-  }
-  const __m128 factor = _mm_set1_ps(block.factor);
-  const __m128 before = _mm_loadu_ps(block.row_max + row);
-  // As `tile > before ? tile : before`: a NaN does not become the maximum.
-  const __m128 top = _mm_max_ps(_mm_mul_ps(Reduce4(Max(), m), factor), before);
-  _mm_storeu_ps(block.row_max + row, top);
-  const __m128 nothing = _mm_cmpeq_ps(top, _mm_set1_ps(minus_infinity));
-  const __m128 subtract = _mm_andnot_ps(nothing, top);
   alignas(16) float less[4];
-  _mm_store_ps(less, subtract);
-  _mm_storeu_ps(block.rescale + row, _mm_sub_ps(before, subtract));
+  RaiseMaxima(block, row, less);
 
   __m512 sum[4];
 #pragma GCC unroll 4
   for (int r = 0; r < 4; ++r) {
+    float* s = block.s + (row + r) * kScoreStride;
     const __m512 base = _mm512_set1_ps(less[r]);
     __m512 by = _mm512_set1_ps(block.factor);
     if (!(less[r] <= kFusedMax && less[r] >= -kFusedMax)) {
-      Scale(s[r], 1, block.begin, block.end, block.factor);
+      Scale(s, 1, block.begin, block.end, block.factor);
       by = _mm512_set1_ps(1.0F);
     }
     __m512 sum0 = _mm512_setzero_ps();
     __m512 sum1 = sum0;
-    auto* p = reinterpret_cast<char*>(s[r]);
+    auto* p = reinterpret_cast<char*>(s);
     for (int j = block.begin; j < block.end; j += 2 * kLanes) {
-      const __m512 p0 = Exp2(_mm512_fmsub_ps(_mm512_load_ps(s[r] + j), by, base));
-      const __m512 p1 = Exp2(_mm512_fmsub_ps(_mm512_load_ps(s[r] + j + kLanes), by, base));
+      const __m512 p0 = Exp2(_mm512_fmsub_ps(_mm512_load_ps(s + j), by, base));
+      const __m512 p1 = Exp2(_mm512_fmsub_ps(_mm512_load_ps(s + j + kLanes), by, base));
       sum0 = _mm512_add_ps(sum0, p0);
       sum1 = _mm512_add_ps(sum1, p1);
       const __m512bh pair = _mm512_cvtne2ps_pbh(p1, p0);

@@ -36,7 +36,6 @@ HWY_PUSH_ATTRIBUTES(ATTN_AMX_TARGET)
 namespace attn::cpu::N_AVX3_AMX {
 namespace {
 
-constexpr int kMaxColumns = 512;                     // head_dim_v, see kMaxHeadDimCpu
 constexpr int kPartWords = kAmxStep / 2 * kAmxStep;  // of a part of a step of K or V
 constexpr std::size_t kPartBytes = kPartWords * sizeof(float);
 
@@ -131,13 +130,6 @@ HWY_INLINE void CutStep(const void* row, int c, int dim, __mmask16* unfit, __m51
 }
 
 template <class T>
-HWY_INLINE void Prefetch(const void* row, int dim) {
-  for (std::size_t at = 0; at < static_cast<std::size_t>(dim) * T::kBytes; at += 64) {
-    _mm_prefetch(static_cast<const char*>(row) + at, _MM_HINT_T0);
-  }
-}
-
-template <class T>
 bool PackQOf(const void* const* rows, int count, int padded, int dim, void* packed) {
   auto* out = static_cast<char*>(packed);
   const std::size_t part = static_cast<std::size_t>(padded) * kStepBytes;
@@ -176,12 +168,11 @@ bool PackQ(const void* const* rows, int count, int padded, int dim, DType dtype,
 template <class T>
 bool PackK(const void* const* rows, int num_keys, int dim, DType /*dtype*/, float* /*stage*/, void* panels) {
   constexpr int kAhead = 16;
-  const std::size_t panel_words =
-      static_cast<std::size_t>((dim + kAmxStep - 1) / kAmxStep) * T::kParts * kPartWords;
+  const std::size_t panel_words = static_cast<std::size_t>(round_up(dim) / kAmxStep) * T::kParts * kPartWords;
   __mmask16 unfit = 0;
   for (int first = 0; first < num_keys; first += kTileRows) {
     for (int r = 0; r < kTileRows && first + kAhead + r < num_keys; ++r) {
-      Prefetch<T>(rows[first + kAhead + r], dim);
+      PrefetchRow(rows[first + kAhead + r], dim * static_cast<int>(T::kBytes));
     }
     auto* half = static_cast<std::uint32_t*>(panels) +
                  static_cast<std::size_t>(first / kAmxStep) * panel_words + first % kAmxStep;
@@ -217,8 +208,8 @@ bool PackV(const void* const* rows, int begin, int end, int dim, DType /*dtype*/
       const auto* below = static_cast<const char*>(rows[key + i]);
       const auto* above = static_cast<const char*>(rows[key + i + kAmxStep / 2]);
       if (key + kAmxStep < end) {
-        Prefetch<T>(rows[key + i + kAmxStep], dim);
-        Prefetch<T>(rows[key + i + kAmxStep + kAmxStep / 2], dim);
+        PrefetchRow(rows[key + i + kAmxStep], dim * static_cast<int>(T::kBytes));
+        PrefetchRow(rows[key + i + kAmxStep + kAmxStep / 2], dim * static_cast<int>(T::kBytes));
       }
       char* out = step + static_cast<std::size_t>(i) * kPairBytes;
       for (int c = 0; c < dim; c += kLanes) {
@@ -327,7 +318,7 @@ HWY_INLINE void AddStep(const Rows<kParts>& a, const char* b, bool two) {
 template <class T>
 void Scores(const void* q, int rows, int dim, const void* panels, int panel_begin, int panel_end,
             float factor, float* s) {
-  const int steps = (dim + kAmxStep - 1) / kAmxStep;
+  const int steps = round_up(dim) / kAmxStep;
   const bool two = rows > kTileRows;
   const std::size_t part = static_cast<std::size_t>(rows) * kStepBytes;
   for (int panel = panel_begin; panel < panel_end; ++panel) {
@@ -380,46 +371,26 @@ HWY_INLINE __mmask16 Whole(__m512 weight) {
 // be 1 exactly, so that a mean of equal values is that value.
 template <int kParts>
 HWY_INLINE void SoftmaxRows(const SoftmaxBlock& block, int row, float* tile_sums) {
-  const float minus_infinity = -__builtin_inff();
-  float* s[4];
-  __m512 m[4];
-#pragma GCC unroll 4
-  for (int r = 0; r < 4; ++r) {
-    s[r] = block.s + (row + r) * kScoreStride;
-    m[r] = _mm512_set1_ps(minus_infinity);
-  }
-  for (int j = block.begin; j < block.end; j += kLanes) {
-#pragma GCC unroll 4
-    for (int r = 0; r < 4; ++r) {
-      m[r] = _mm512_max_ps(m[r], _mm512_load_ps(s[r] + j));
-    }
-  }
-  const __m128 before = _mm_loadu_ps(block.row_max + row);
-  // As `tile > before ? tile : before`: a NaN does not become the maximum.
-  const __m128 top = _mm_max_ps(_mm_mul_ps(Reduce4(Max(), m), _mm_set1_ps(block.factor)), before);
-  _mm_storeu_ps(block.row_max + row, top);
-  const __m128 nothing = _mm_cmpeq_ps(top, _mm_set1_ps(minus_infinity));
-  const __m128 subtract = _mm_andnot_ps(nothing, top);
   alignas(16) float less[4];
-  _mm_store_ps(less, subtract);
-  _mm_storeu_ps(block.rescale + row, _mm_sub_ps(before, subtract));
+  RaiseMaxima(block, row, less);
 
   const __m512 by = _mm512_set1_ps(block.factor);
   __m512 sum[4];
   for (int r = 0; r < 4; ++r) {
+    float* s = block.s + (row + r) * kScoreStride;
     const __m512 base = _mm512_set1_ps(less[r]);
     float* third = block.s + kThirdBegin + (row + r) * kThirdStride;
     __m512 sum0 = _mm512_setzero_ps();
     __m512 sum1 = sum0;
     for (int j = block.begin; j < block.end; j += kAmxStep) {
-      const __m512 p0 = Weight<kParts>(_mm512_load_ps(s[r] + j), by, base);
-      const __m512 p1 = Weight<kParts>(_mm512_load_ps(s[r] + j + kLanes), by, base);
+      const __m512 p0 = Weight<kParts>(_mm512_load_ps(s + j), by, base);
+      const __m512 p1 = Weight<kParts>(_mm512_load_ps(s + j + kLanes), by, base);
       sum0 = _mm512_add_ps(sum0, p0);
       sum1 = _mm512_add_ps(sum1, p1);
       __m512i words[kParts];
       CutPairs<kParts>(p0, Whole(p0), p1, Whole(p1), words);
-      _mm512_store_si512(s[r] + j, words[0]);
-      _mm512_store_si512(s[r] + j + kLanes, words[1]);
+      _mm512_store_si512(s + j, words[0]);
+      _mm512_store_si512(s + j + kLanes, words[1]);
       if constexpr (kParts == 3) {
         _mm512_store_si512(third + j / 2, words[2]);
       }
@@ -512,8 +483,8 @@ void Accumulate(const Accumulation& acc, const void* panels, int panel_stride, i
   constexpr int kChunkSteps = kChunkKeys / kAmxStep;
   const bool two = acc.rows > kTileRows;
   const int step_begin = acc.begin / kAmxStep;
-  const int step_end = (acc.end + kAmxStep - 1) / kAmxStep;
-  alignas(64) float sums[kBlockRows * kMaxColumns];
+  const int step_end = round_up(acc.end) / kAmxStep;
+  alignas(64) float sums[kBlockRows * kMaxHeadDimCpu];
   const std::size_t panel_bytes = static_cast<std::size_t>(panel_stride / kAmxStep) * T::kParts * kPartBytes;
   for (int begin = step_begin, end = 0; begin < step_end; begin = end) {
     end = HWY_MIN((begin / kChunkSteps + 1) * kChunkSteps, step_end);

@@ -9,6 +9,8 @@
 
 namespace attn::cpu {
 
+inline constexpr std::int64_t kMaxHeadDimCpu = 512;
+
 // A row of scores or probabilities, in floats: the largest key tile and one cache line more, so that rows do
 // not all fall into the same sets of the L1 cache (256 floats = 1 KiB apart would).
 inline constexpr int kMaxTileKeys = 256;

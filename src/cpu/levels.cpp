@@ -95,12 +95,11 @@ const std::array<Tables, kNumLevels>& tables() {
       fill_softmax_kernels(kLevels[i].target, &table);
       fill_direct_kernels(kLevels[i].target, &table);
       if (kLevels[i].amx) {
+        const KernelTable of_level = table;
         for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
           const auto at = static_cast<std::size_t>(dtype);
-          g_tables[i].of_dtype[at] = table;
+          g_tables[i].of_dtype[at] = of_level;
           fill_amx_kernels(dtype, &g_tables[i].of_dtype[at]);
-        }
-        for (std::size_t at = 0; at < std::size(g_tables[i].of_dtype); ++at) {
           table.tiles_of[at] = &g_tables[i].of_dtype[at];
         }
       }

@@ -15,8 +15,6 @@
 
 namespace attn::cpu {
 
-inline constexpr std::int64_t kMaxHeadDimCpu = 512;
-
 // Query rows are packed: row r of a sequence and key/value head is query r / group of query head
 // head · group + r % group, so that the query heads of one key/value head share its K and V tiles.
 // A sequence of at most so many rows takes the direct path, which reads K and V in place. (Measured on

@@ -66,12 +66,13 @@ TEST(Numerics, LseHasSixDigitsOnOrdinaryData) {
 }
 
 // Multiplying V by a power of two multiplies O by it, bit for bit: nothing on the way may overflow, underflow
-// or be compared with a constant.
-// From 2⁻⁷² on: lesser fp32 values are added one by one on the level amx, and rounded otherwise.
+// or be compared with a constant. On the level amx fp32 values below 2⁻⁷² are added one by one, and rounded
+// otherwise; those are within the bound (the next test).
 TEST(Numerics, ScaledValuesScaleTheOutputExactly) {
   for (const char* type : kDTypes) {
     const bool fp16 = std::string(type) == "fp16";
-    const std::vector<int> powers = fp16 ? std::vector<int>{-4, 5, 12} : std::vector<int>{-64, -37, 64, 100};
+    const std::vector<int> powers =
+        fp16 ? std::vector<int>{-4, 5, 12} : std::vector<int>{-100, -64, -37, 64, 100};
     for (const char* shape :
          {"hq2 hk1 sq33 sk300 d64 causal=br", "hq1 hk1 sq1 sk3000 d64 splits=3", "sq65 sk65 d72"}) {
       // V in [0.5, 1.5): every mean of it, and it times the powers, is a normal number in fp16 too.
@@ -84,9 +85,16 @@ TEST(Numerics, ScaledValuesScaleTheOutputExactly) {
       run_plans(std::string(shape) + " " + type, Fills{{}, {}, values(0)},
                 [&](const Results& r) { plain.push_back(r.all()); });
       for (const int power : powers) {
+        const std::string line = std::string(shape) + " " + type;
+        const std::vector<PlanOptions> plans = all_plans(line);
         std::size_t level = 0;
-        run_plans(std::string(shape) + " " + type, Fills{{}, {}, values(power)}, [&](const Results& r) {
+        run_plans(line, Fills{{}, {}, values(power)}, [&](const Results& r) {
+          const bool one_by_one =
+              plans.at(level).cpu_level == "amx" && std::string(type) == "fp32" && power < -72;
           std::vector<float> want = plain.at(level++);
+          if (one_by_one) {
+            return;
+          }
           for (float& x : want) {
             x = std::ldexp(x, power);
           }

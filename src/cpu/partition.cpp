@@ -18,8 +18,12 @@ namespace {
 constexpr std::int64_t kTaskRows = 2048;
 constexpr std::int64_t kTaskBytes = 1792 * 1024;
 constexpr std::int64_t kMinTaskRows = 28;
-// Tasks a thread should find, so that the last ones to finish are short.
-constexpr std::int64_t kTasksPerThread = 4;
+// Tasks a thread finds at most, so that the last ones to finish are short.
+constexpr std::int64_t kTasksPerThread = 8;
+// By how much sooner a finer cut must end, as it packs K and V again: estimates are no better than that.
+constexpr double kFinerPays = 0.96;
+// Tasks a thread from which on threads that come late or whose tasks are long leave theirs to others.
+constexpr std::int64_t kManyTurns = 4;
 
 // What the parts of a call take. Sapphire Rapids, thread CPU time of 8 heads of 14 to 512 rows against 32 to
 // 512 keys, d 64 and 128, lines through the medians; whole calls take 0.8 to 1.3 of the estimates there. Only
@@ -39,14 +43,24 @@ constexpr Rates kTileRates[] = {{.gflops = 140, .pack_ns = 0.23, .query_ns = 0.3
                                 {.gflops = 310, .pack_ns = 0.35, .query_ns = 0.5}};
 constexpr Rates kDirectRates{.gflops = 80, .pack_ns = 0, .query_ns = 0.36};  // 16 lanes
 
-// By how much a helper puts off the end of a call that engages it: it is told (0.4 µs awake; asleep, 25 to
-// 50 µs, and 5 µs of its waker), takes its part from memory that another CPU has written, and may be held up
-// there. On 16 CPUs, 12 heads of 32 and of 64 rows took 1.8 to 2.4 µs a helper more than the share of their
-// work in the best rounds and 3 to 8 in the median one (bench/results/xeon-amx-16c/cpu-scaling.json), on
-// threads of 0.6 times the speed that the estimates above are of.
-constexpr double kHelperUs = 3;
-// What is lost at the end, in tasks: threads begin at any time of each other's tasks.
-constexpr double kLateTasks = 0.5;
+// By how much helpers put off the end of a call that engages them. The first: it is told (0.4 µs awake;
+// asleep, 25 to 50 µs, and 5 µs of its waker), and its part comes from memory that another CPU has written.
+// Each further one begins 0.12 µs after the one before (16 CPUs, clock stamps of calls one after another),
+// and is as much later in saying that it is done.
+constexpr double kHelpUs = 2.7;
+constexpr double kHelperUs = 0.3;
+
+double help_us(int threads) {
+  return threads > 1 ? kHelpUs + kHelperUs * (threads - 1) : 0;
+}
+
+// What is lost at the end, in tasks: threads begin at any time of each other's tasks, and on shared machines
+// they are not of one speed: of 16 CPUs that computed alike tasks at the same time some took 2.5 times as
+// long as others. So whole calls ended soonest on 16 threads with estimates of one task (half a task: up to
+// 30 % later under a causal mask), on two with half of one.
+double late_tasks(int threads) {
+  return 1.0 - 1.0 / threads;
+}
 
 std::int64_t rows_of_task(const Work& work, std::int64_t blocks) {
   const std::int64_t least = round_up(kMinTaskRows, work.granule);
@@ -101,15 +115,14 @@ double end_of(const Work& work, std::int64_t rows_per_task, std::int64_t tasks, 
   const double mean = total / static_cast<double>(tasks);
   const double longest = longest_of(work, rows_per_task);
   double end = std::max(total / threads, longest);
-  // With many turns, threads that come late or whose tasks are long leave theirs to others.
-  if (work.alike() && tasks < kTasksPerThread * threads) {
+  if (work.alike() && tasks < kManyTurns * threads) {
     const std::int64_t rows = std::min(rows_per_task, work.rows);
     const std::int64_t rest = work.rows % rows;
     const auto us_of = [&](std::int64_t n) { return work.task_us + static_cast<double>(n) * work.row_us; };
     end = std::max(end, queue_end(work.sequences * (work.rows / rows), us_of(rows),
                                   rest > 0 ? work.sequences : 0, us_of(rest), threads));
   }
-  return end + kLateTasks * mean + kHelperUs * (threads - 1);
+  return end + late_tasks(threads) * mean + help_us(threads);
 }
 
 // The best number of threads for tasks of so many rows, and when they end.
@@ -223,7 +236,7 @@ Partition partition(const Work& work, int threads) {
     const std::int64_t rows = rows_of_task(work, n);
     double end = 0;
     const int wanted = best_threads(work, rows, threads, &end);
-    if (end < best) {
+    if (end < kFinerPays * best) {
       best = end;
       result.rows_per_task = rows;
       result.threads = wanted;

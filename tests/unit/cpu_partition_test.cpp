@@ -35,11 +35,13 @@ Work work(std::int64_t sequences, std::int64_t rows, double task_us, double row_
 }
 
 TEST(CpuPartition, ThreadsFollowFromTheWork) {
-  // 12 tasks: 6 threads take two each, 4 three, 3 four; a helper puts the end off by 3 µs.
-  EXPECT_EQ(threads_worth(12, 15, 16), 6);  // 2.5 · 15 + 15 beside 1.5 · 15 + 33 and 3.5 · 15 + 9
+  // 12 tasks: 6 threads take two each, 4 three, 3 four; the first helper puts the end off by 3 µs, each
+  // further one by 0.3.
+  EXPECT_EQ(threads_worth(12, 15, 16), 12);  // 1.92 · 15 + 6 beside 2.83 · 15 + 4.2
   EXPECT_EQ(threads_worth(12, 100, 16), 12);
-  EXPECT_EQ(threads_worth(12, 5, 16), 4);  // 3.5 · 5 + 9 beside 2.5 · 5 + 15
-  EXPECT_EQ(threads_worth(12, 0.5, 16), 1);
+  EXPECT_EQ(threads_worth(12, 0.5, 16),
+            4);  // 3.75 · 0.5 + 3.6 beside 12 · 0.5, 4.67 · 0.5 + 3.3, 2.83 · 0.5 + 4.2
+  EXPECT_EQ(threads_worth(12, 0.25, 16), 1);
   EXPECT_EQ(threads_worth(12, 15, 5), 4) << "five would take as many turns";
   EXPECT_EQ(threads_worth(1, 1e6, 16), 1);
   EXPECT_EQ(threads_worth(0, 1e6, 16), 1);
@@ -62,11 +64,9 @@ TEST(CpuPartition, MoreWorkIsWorthAsManyThreadsAtLeast) {
   }
 }
 
-// Over many shapes: no more threads than there are, and than tasks; each has more work than the 3 µs by which
-// a helper puts the end off, or one alone would end sooner; no last turn for which a thread is there in vain.
-// As a rule it is half a helper's 3 µs for each of the others, where half as many threads would take twice
-// the turns; only some numbers of threads are looked at, so that 1 shape of 70,000 has less (60 million were
-// seen).
+// Over many shapes: no more threads than there are, and than tasks; each has more work than its share of what
+// helpers cost, or one alone would end sooner; no last turn for which a thread is there in vain. As a rule it
+// is half a helper's 0.3 µs for each of the others, where half as many threads would take twice the turns.
 TEST(CpuPartition, ThreadsHaveEvenWork) {
   std::mt19937 random(1);
   const auto below = [&](int end) { return static_cast<int>(random() % static_cast<unsigned>(end)); };
@@ -91,8 +91,8 @@ TEST(CpuPartition, ThreadsHaveEvenWork) {
     if (threads > 1) {
       const double us =
           static_cast<double>(tasks) * w.task_us + static_cast<double>(w.sequences * rows) * w.row_us;
-      ASSERT_GT(us / threads, 3) << us << " µs on " << threads;
-      with_less += us / threads < 1.5 * (threads - 1) ? 1 : 0;
+      ASSERT_GT(us / threads, 2.7 / (threads - 1) + 0.3) << us << " µs on " << threads;
+      with_less += us / threads < 0.15 * (threads - 1) ? 1 : 0;
       const std::int64_t turns = (tasks + threads - 1) / threads;
       if (turns <= 3 && rows % cut.rows_per_task == 0) {
         ASSERT_GT((tasks + threads - 2) / (threads - 1), turns) << tasks << " tasks on " << threads;
@@ -126,7 +126,7 @@ TEST(CpuPartition, RowsAreDividedWhereItPays) {
 }
 
 TEST(CpuPartition, LongCallsKeepTheRowsThatTheCachesLike) {
-  Work w = work(64, 4096, 60, 3.8);
+  Work w = work(128, 4096, 60, 3.8);  // eight tasks for each of 64 threads
   w.task_rows = 1024;
   for (const int threads : {1, 2, 16, 64}) {
     const Partition cut = partition(w, threads);
@@ -156,15 +156,15 @@ TEST(CpuPartition, TheLongestSequenceIsNoTaskOfItsOwn) {
   w.mean_rows = 200;  // 40 · (10 + 200 · 2) µs, 16 threads: 1025 µs; the longest alone takes 8010
   EXPECT_EQ(partition(w, 16).threads, 16);
   EXPECT_LT(partition(w, 16).rows_per_task, 600);
-  EXPECT_GT(alike, 1900);
+  EXPECT_GE(alike, 1000);
 }
 
-// No more threads than have something to do beside the longest task: of 282 µs of work it takes 68, so that 4
+// No more threads than have something to do beside the longest task: of 282 µs of work it takes 68, so that 5
 // threads end it as soon as more.
 TEST(CpuPartition, NoThreadsWaitForTheLongestTask) {
   Work w = work(19, 95, 6.5, 2.2);
   w.mean_rows = 3.8;
-  EXPECT_EQ(partition(w, 24).threads, 4);
+  EXPECT_EQ(partition(w, 24).threads, 5);
   EXPECT_EQ(partition(w, 24).rows_per_task, 28);
 }
 

@@ -216,6 +216,7 @@ def main():
     parser.add_argument("--library", help="path of libattn.so.0, libattn.a beside it (default: that of build)")
     parser.add_argument("--machine", default=platform.node(), help="name of the folder under bench/results")
     parser.add_argument("--output", help="file to write; - for none")
+    parser.add_argument("--commit", default="", help="what is measured, where git cannot say it")
     parser.add_argument("--budget-seconds", type=float, default=132, help="no cell starts later (default 132)")
     parser.add_argument("--quick", action="store_true", help="a small cell of each kind")
     parser.add_argument("--table", help="prints the table of a results file and does nothing else")
@@ -227,7 +228,7 @@ def main():
     load = os.getloadavg()
     run.measure()
     peers = run.peers
-    revision, dirty = peers.commit()
+    revision, dirty = (options.commit, False) if options.commit else peers.commit()
     document = {
         "schema": 1, "what": "cpu-scaling", "command": " ".join(["python3 bench/cpu_scaling.py", *sys.argv[1:]]),
         "context": {"date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"), "commit": revision,

@@ -11,7 +11,8 @@
 //
 // The tile products take subnormal bf16 for zero and flush subnormal results. What that could change is found
 // when packing: subnormal elements of Q and K, and elements of V below 2⁻¹⁰⁰, whose products with
-// probabilities that matter could be flushed. The caller does those exactly (tile_exact.cpp).
+// probabilities that matter could be flushed. The caller does the former exactly (tile_exact.cpp); the latter
+// go through the products times kSmallScale.
 #include "cpu/amx.hpp"
 
 #if ATTN_HAVE_AMX
@@ -92,20 +93,82 @@ bool PackK(const void* const* rows, int num_keys, int dim, DType /*dtype*/, floa
   return subnormal == 0;
 }
 
-bool PackV(const void* const* rows, int begin, int end, int dim, DType /*dtype*/, int panel_stride,
-           void* panels) {
-  constexpr int kAhead = 16;
-  alignas(64) std::uint16_t low[32];
-  alignas(64) std::uint16_t high[32];
-  for (int i = 0; i < 16; ++i) {
-    low[2 * i] = static_cast<std::uint16_t>(i);
-    low[2 * i + 1] = static_cast<std::uint16_t>(32 + i);
-    high[2 * i] = static_cast<std::uint16_t>(16 + i);
-    high[2 * i + 1] = static_cast<std::uint16_t>(48 + i);
+// 32 columns of a pair of keys to their pairs of words.
+class PairColumns {
+ public:
+  PairColumns() {
+    alignas(64) std::uint16_t low[32];
+    alignas(64) std::uint16_t high[32];
+    for (int i = 0; i < 16; ++i) {
+      low[2 * i] = static_cast<std::uint16_t>(i);
+      low[2 * i + 1] = static_cast<std::uint16_t>(32 + i);
+      high[2 * i] = static_cast<std::uint16_t>(16 + i);
+      high[2 * i + 1] = static_cast<std::uint16_t>(48 + i);
+    }
+    low_ = _mm512_load_si512(low);
+    high_ = _mm512_load_si512(high);
   }
-  const __m512i take_low = _mm512_load_si512(low);
-  const __m512i take_high = _mm512_load_si512(high);
+  HWY_INLINE void Store(__m512i a, __m512i b, char* out) const {
+    _mm512_store_si512(out, _mm512_permutex2var_epi16(a, low_, b));
+    _mm512_store_si512(out + 64, _mm512_permutex2var_epi16(a, high_, b));
+  }
+
+ private:
+  __m512i low_;
+  __m512i high_;
+};
+
+// All of V.
+struct WholeTile {
+  char* panels;
+  PairColumns columns;
   __mmask32 unfit = 0;
+  HWY_INLINE void Pair(__m512i a, __m512i b, std::size_t at) {
+    unfit |= Unfit(a) | Unfit(b);
+    columns.Store(a, b, panels + at);
+  }
+};
+
+// V without what does not fit, and what is small in a tile of its own.
+struct SplitTile {
+  char* panels;
+  char* small;
+  PairColumns columns;
+  __mmask32 poison = 0;
+  __mmask32 less = 0;
+  HWY_INLINE void Pair(__m512i a, __m512i b, std::size_t at) {
+    const Parted x = Part(a);
+    const Parted y = Part(b);
+    columns.Store(x.fitting, y.fitting, panels + at);
+    columns.Store(x.small, y.small, small + at);
+  }
+
+ private:
+  struct Parted {
+    __m512i fitting;
+    __m512i small;
+  };
+  HWY_INLINE Parted Part(__m512i x) {
+    const __mmask32 unfit = Unfit(x);
+    const __mmask32 is_less = unfit & _mm512_cmplt_epu16_mask(_mm512_and_si512(x, _mm512_set1_epi16(0x7FFF)),
+                                                              _mm512_set1_epi16(0x7F80));
+    poison |= unfit & ~is_less;
+    less |= is_less;
+    const __m256i lower = SmallHalf(is_less, _mm512_castsi512_si256(x));
+    const __m256i upper = SmallHalf(is_less >> 16U, _mm512_extracti64x4_epi64(x, 1));
+    return {_mm512_maskz_mov_epi16(~unfit, x), _mm512_inserti64x4(_mm512_castsi256_si512(lower), upper, 1)};
+  }
+  HWY_INLINE static __m256i SmallHalf(__mmask32 which, __m256i x) {
+    const __m512 floats = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16));
+    const __m512 scaled = TimesSmallScale(static_cast<__mmask16>(which), floats);
+    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_castps_si512(scaled), 16));
+  }
+};
+
+// 32 elements of each of a pair of keys, and where they lie in the tile.
+template <class Take>
+HWY_INLINE void EachPair(const void* const* rows, int begin, int end, int dim, int panel_stride, Take* take) {
+  constexpr int kAhead = 16;
   for (int key = begin; key < end; key += 2) {
     if (key + kAhead + 1 < end) {
       PrefetchRow(rows[key + kAhead], dim * 2);
@@ -114,18 +177,26 @@ bool PackV(const void* const* rows, int begin, int end, int dim, DType /*dtype*/
     const auto* even = static_cast<const std::uint16_t*>(rows[key]);
     const auto* odd = static_cast<const std::uint16_t*>(rows[key + 1]);
     for (int c = 0; c < dim; c += kAmxStep) {
-      const __m512i a = LoadStep(even + c, dim - c);
-      const __m512i b = LoadStep(odd + c, dim - c);
-      unfit |= Unfit(a) | Unfit(b);
-      char* out = static_cast<char*>(panels) +
-                  (static_cast<std::size_t>(c) / kAmxStep * static_cast<std::size_t>(panel_stride) +
-                   static_cast<std::size_t>(key)) /
-                      2 * kPairBytes;
-      _mm512_store_si512(out, _mm512_permutex2var_epi16(a, take_low, b));
-      _mm512_store_si512(out + 64, _mm512_permutex2var_epi16(a, take_high, b));
+      take->Pair(LoadStep(even + c, dim - c), LoadStep(odd + c, dim - c),
+                 (static_cast<std::size_t>(c) / kAmxStep * static_cast<std::size_t>(panel_stride) +
+                  static_cast<std::size_t>(key)) /
+                     2 * kPairBytes);
     }
   }
-  return unfit == 0;
+}
+
+bool PackV(const void* const* rows, int begin, int end, int dim, DType /*dtype*/, int panel_stride,
+           void* panels) {
+  WholeTile take{static_cast<char*>(panels), {}};
+  EachPair(rows, begin, end, dim, panel_stride, &take);
+  return take.unfit == 0;
+}
+
+UnfitV SplitV(const void* const* rows, int begin, int end, int dim, int panel_stride, void* panels,
+              void* small) {
+  SplitTile take{static_cast<char*>(panels), static_cast<char*>(small), {}};
+  EachPair(rows, begin, end, dim, panel_stride, &take);
+  return {take.less != 0, take.poison != 0};
 }
 
 // One step: the sums += A (rows kRowBytes apart) · B (pairs).
@@ -265,7 +336,6 @@ void Fill(KernelTable* table) {
   table->tile_parts = 1;
   table->keeps_low = false;
   table->fit_qk = {0x1p-126F, __builtin_inff()};
-  table->fit_v = {0x1p-100F, 3.402823466e38F};
   table->block_rows = kBlockRows;
   table->block_granule = kTileRows;
   table->panel_keys = kAmxStep;
@@ -276,6 +346,7 @@ void Fill(KernelTable* table) {
   table->pack_q = &PackQ;
   table->pack_k = &PackK;
   table->pack_v = &PackV;
+  table->split_v = &SplitV;
   table->scores = &Scores;
   table->softmax = &Softmax;
   table->accumulate = &Accumulate;

@@ -22,8 +22,8 @@
 //      tile), part 2 behind all scores.
 //
 // The tile products take subnormal bf16 for zero and flush subnormal results; a part of a part of a huge
-// element would overflow. Elements outside what fit_qk and fit_v say are found when packing; tile_exact.cpp
-// does them.
+// element would overflow. Elements outside what kFitQk and kFitV say are found when packing; tile_exact.cpp
+// does them, but for small values, which go through the products times kSmallScale.
 #include <cstring>
 
 #include "cpu/amx.hpp"
@@ -71,18 +71,23 @@ HWY_INLINE __mmask16 Lanes(int n, int from) {
                          : static_cast<__mmask16>((1U << static_cast<unsigned>(count)) - 1U);
 }
 
-constexpr std::uint32_t BitsOf(float x) {
-  return __builtin_bit_cast(std::uint32_t, x);
+HWY_INLINE __m512i Magnitude(__m512 x) {
+  return _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(0x7FFFFFFF));
+}
+
+HWY_INLINE __m512i Bits(float x) {
+  return _mm512_set1_epi32(static_cast<int>(__builtin_bit_cast(std::uint32_t, x)));
 }
 
 // Not 0 and less than `least`, or more than `most`, or NaN.
 HWY_INLINE __mmask16 Unfit(__m512 x, Fit fit) {
-  const __m512i magnitude = _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(0x7FFFFFFF));
-  __mmask16 unfit = _mm512_cmpgt_epu32_mask(magnitude, _mm512_set1_epi32(static_cast<int>(BitsOf(fit.most))));
+  const __m512i magnitude = Magnitude(x);
+  __mmask16 unfit = _mm512_cmpgt_epu32_mask(magnitude, Bits(fit.most));
   if (fit.least > 0) {
-    const __m512i less_1 = _mm512_sub_epi32(magnitude, _mm512_set1_epi32(1));
-    const __m512i least_1 = _mm512_set1_epi32(static_cast<int>(BitsOf(fit.least) - 1));
-    unfit = _kor_mask16(unfit, _mm512_cmplt_epu32_mask(less_1, least_1));
+    const __m512i one = _mm512_set1_epi32(1);
+    const __mmask16 less =
+        _mm512_cmplt_epu32_mask(_mm512_sub_epi32(magnitude, one), _mm512_sub_epi32(Bits(fit.least), one));
+    unfit = _kor_mask16(unfit, less);
   }
   return unfit;
 }
@@ -116,6 +121,17 @@ HWY_INLINE void CutPairs(__m512 below, __mmask16 whole_below, __m512 above, __mm
 #pragma GCC unroll 3
   for (int i = 0; i < kParts; ++i) {
     words[i] = _mm512_mask_blend_epi16(0xAAAAAAAAU, _mm512_srli_epi32(a[i], 16), b[i]);
+  }
+}
+
+// The words of a and b to their place in a tile of V, part after part.
+template <class T>
+HWY_INLINE void StorePair(__m512 a, __m512 b, char* at) {
+  __m512i words[T::kParts];
+  CutPairs<T::kParts>(a, kAll, b, kAll, words);
+#pragma GCC unroll 3
+  for (int part = 0; part < T::kParts; ++part) {
+    _mm512_store_si512(at + static_cast<std::size_t>(part) * kPartBytes, words[part]);
   }
 }
 
@@ -196,14 +212,53 @@ bool PackK(const void* const* rows, int num_keys, int dim, DType /*dtype*/, floa
   return unfit == 0;
 }
 
+// All of V. Where an element does not fit the first step that holds one is the last: SplitV does the tile
+// again. (fp16 has no such thing as too small, and none.)
 template <class T>
-bool PackV(const void* const* rows, int begin, int end, int dim, DType /*dtype*/, int panel_stride,
-           void* panels) {
+struct WholeTile {
+  char* panels;
   __mmask16 unfit = 0;
+  HWY_INLINE void Pair(__m512 a, __m512 b, std::size_t at) {
+    unfit = _kor_mask16(unfit, _kor_mask16(Unfit(a, T::kFitV), Unfit(b, T::kFitV)));
+    StorePair<T>(a, b, panels + at);
+  }
+  HWY_INLINE bool Stop() const { return T::kFitV.least > 0 && unfit != 0; }
+};
+
+// V without what does not fit, and what is small in a tile of its own.
+struct SplitTile {
+  char* panels;
+  char* small;
+  __mmask16 poison = 0;
+  __mmask16 less = 0;
+  HWY_INLINE void Pair(__m512 a, __m512 b, std::size_t at) {
+    const Parted x = Part(a);
+    const Parted y = Part(b);
+    StorePair<Fp32>(x.fitting, y.fitting, panels + at);
+    StorePair<Fp32>(x.small, y.small, small + at);
+  }
+  HWY_INLINE bool Stop() const { return false; }
+
+ private:
+  struct Parted {
+    __m512 fitting;
+    __m512 small;
+  };
+  HWY_INLINE Parted Part(__m512 x) {
+    const __mmask16 unfit = Unfit(x, Fp32::kFitV);
+    const __mmask16 is_less = _mm512_mask_cmplt_epu32_mask(unfit, Magnitude(x), Bits(Fp32::kFitV.least));
+    poison = _kor_mask16(poison, _kandn_mask16(is_less, unfit));
+    less = _kor_mask16(less, is_less);
+    return {_mm512_maskz_mov_ps(_knot_mask16(unfit), x), TimesSmallScale(is_less, x)};
+  }
+};
+
+// Pairs of elements half a key step apart, and where their words lie in the tile.
+template <class T, class Take>
+HWY_INLINE void EachPair(const void* const* rows, int begin, int end, int dim, int panel_stride, Take* take) {
   const std::size_t panel_bytes = static_cast<std::size_t>(panel_stride / kAmxStep) * T::kParts * kPartBytes;
-  for (int key = begin; key < end; key += kAmxStep) {
-    char* step =
-        static_cast<char*>(panels) + static_cast<std::size_t>(key / kAmxStep) * T::kParts * kPartBytes;
+  for (int key = begin; key < end && !take->Stop(); key += kAmxStep) {
+    const std::size_t step = static_cast<std::size_t>(key / kAmxStep) * T::kParts * kPartBytes;
     for (int i = 0; i < kAmxStep / 2; ++i) {
       const auto* below = static_cast<const char*>(rows[key + i]);
       const auto* above = static_cast<const char*>(rows[key + i + kAmxStep / 2]);
@@ -211,30 +266,35 @@ bool PackV(const void* const* rows, int begin, int end, int dim, DType /*dtype*/
         PrefetchRow(rows[key + i + kAmxStep], dim * static_cast<int>(T::kBytes));
         PrefetchRow(rows[key + i + kAmxStep + kAmxStep / 2], dim * static_cast<int>(T::kBytes));
       }
-      char* out = step + static_cast<std::size_t>(i) * kPairBytes;
+      const std::size_t out = step + static_cast<std::size_t>(i) * kPairBytes;
       for (int c = 0; c < dim; c += kLanes) {
         const __mmask16 lanes = Lanes(dim, c);
-        const __m512 a = T::Load(below + static_cast<std::size_t>(c) * T::kBytes, lanes);
-        const __m512 b = T::Load(above + static_cast<std::size_t>(c) * T::kBytes, lanes);
-        unfit = _kor_mask16(unfit, _kor_mask16(Unfit(a, T::kFitV), Unfit(b, T::kFitV)));
-        __m512i words[T::kParts];
-        CutPairs<T::kParts>(a, kAll, b, kAll, words);
-        char* at =
-            out + static_cast<std::size_t>(c / kAmxStep) * panel_bytes + (c % kAmxStep) * sizeof(float);
-#pragma GCC unroll 3
-        for (int part = 0; part < T::kParts; ++part) {
-          _mm512_store_si512(at + static_cast<std::size_t>(part) * kPartBytes, words[part]);
-        }
+        take->Pair(
+            T::Load(below + static_cast<std::size_t>(c) * T::kBytes, lanes),
+            T::Load(above + static_cast<std::size_t>(c) * T::kBytes, lanes),
+            out + static_cast<std::size_t>(c / kAmxStep) * panel_bytes + (c % kAmxStep) * sizeof(float));
       }
       if (dim % kAmxStep != 0 && dim % kAmxStep <= kLanes) {  // the upper columns of the last step
-        char* at = out + static_cast<std::size_t>(dim / kAmxStep) * panel_bytes + kLanes * sizeof(float);
-        for (int part = 0; part < T::kParts; ++part) {
-          _mm512_store_si512(at + static_cast<std::size_t>(part) * kPartBytes, _mm512_setzero_si512());
-        }
+        take->Pair(_mm512_setzero_ps(), _mm512_setzero_ps(),
+                   out + static_cast<std::size_t>(dim / kAmxStep) * panel_bytes + kLanes * sizeof(float));
       }
     }
   }
-  return unfit == 0;
+}
+
+template <class T>
+bool PackV(const void* const* rows, int begin, int end, int dim, DType /*dtype*/, int panel_stride,
+           void* panels) {
+  WholeTile<T> take{static_cast<char*>(panels)};
+  EachPair<T>(rows, begin, end, dim, panel_stride, &take);
+  return take.unfit == 0;
+}
+
+UnfitV SplitV(const void* const* rows, int begin, int end, int dim, int panel_stride, void* panels,
+              void* small) {
+  SplitTile take{static_cast<char*>(panels), static_cast<char*>(small)};
+  EachPair<Fp32>(rows, begin, end, dim, panel_stride, &take);
+  return {take.less != 0, take.poison != 0};
 }
 
 template <class T>
@@ -514,7 +574,8 @@ template <class T>
 void FillFor(KernelTable* table) {
   table->tile_parts = T::kParts;
   table->fit_qk = T::kFitQk;
-  table->fit_v = T::kFitV;
+  table->most_v = T::kFitV.most;
+  table->split_v = T::kFitV.least > 0 ? &SplitV : nullptr;
   table->score_floats = kThirdBegin + (T::kParts == 3 ? kMaxBlockRows * kThirdStride : 0);
   table->block_rows = kBlockRows;
   table->block_granule = kTileRows;

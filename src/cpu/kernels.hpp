@@ -69,6 +69,17 @@ struct Fit {
   float most = __builtin_inff();
 };
 
+// Where the products of tiles flush small numbers, values below what they take go into a tile of their own,
+// times this: exact, and 2⁻¹⁴⁹ to 2⁻⁷² become 2⁻⁵³ to 2²⁴. A constant, for a scale that followed from the
+// data would carry something of keys that a row does not see into its bits.
+inline constexpr float kSmallScale = 0x1p96F;
+
+// What a tile of V holds beside values that the products take.
+struct UnfitV {
+  bool small = false;   // not 0 and less
+  bool poison = false;  // more, infinite or NaN
+};
+
 // Q, K and V tiles are packed in a layout of the level's own: fp32 panels, or with tile_parts > 0 the layout
 // of AMX's tile registers (amx.cpp, amx_parts.cpp). Only the kernels look inside.
 struct KernelTable {
@@ -81,8 +92,8 @@ struct KernelTable {
   int tile_parts = 0;     // the bf16 numbers whose sum an element of a tile is; 0: it is a float
   bool keeps_low = true;  // accumulate keeps what rounding lost of O
   int score_floats = kMaxBlockRows * kScoreStride;  // of the memory for a block's scores and probabilities
-  Fit fit_qk;                                       // what the packed products ask of Q and K, and of V
-  Fit fit_v{0, 3.402823466e38F};
+  Fit fit_qk;                                       // what the packed products ask of Q and K
+  float most_v = 3.402823466e38F;                   // … and the largest magnitude of V that they take
 
   // Around the packed kernels' use on a thread; null: nothing to do.
   void (*enter)() = nullptr;
@@ -98,9 +109,15 @@ struct KernelTable {
   // false where an element does not fit (fit_qk).
   bool (*pack_k)(const void* const* rows, int num_keys, int dim, DType dtype, float* stage, void* panels);
   // V rows [begin, end) into column panels of two vectors (the last may be one), [panel][key][column], fp32,
-  // zero padded. A panel holds panel_stride keys. Returns whether every element fits (fit_v).
+  // zero padded. A panel holds panel_stride keys. Returns whether the products take every element; with
+  // split_v, what was packed means nothing where they do not.
   bool (*pack_v)(const void* const* rows, int begin, int end, int dim, DType dtype, int panel_stride,
                  void* panels);
+  // The same of rows that hold other elements: what the products take into panels, what is too small for
+  // them, times kSmallScale, into small, and 0 wherever there is nothing. Null: there is no such thing as too
+  // small.
+  UnfitV (*split_v)(const void* const* rows, int begin, int end, int dim, int panel_stride, void* panels,
+                    void* small) = nullptr;
   // Puts a zero in the place of one element of packed V.
   void (*clear_v)(void* panels, int panel_stride, int dim, int key, int column);
   // A probability as accumulate takes it; p: the block's, as softmax left them.

@@ -151,6 +151,12 @@ ScratchLayout layout_scratch(const Problem& p, const CpuPlan& plan) {
   floats(plan.q_stride, &s.q_row);
   bytes(plan.tile_keys, plan.k_row_bytes, &s.k);
   bytes(plan.tile_keys, plan.v_row_bytes, &s.v);
+  // Touched by calls alone whose V holds small values; no more heads than one where tiles are packed.
+  if (k.split_v != nullptr && (p.varlen_q || plan.group * p.seqlen_q > kDirectRows)) {
+    bytes(plan.tile_keys, plan.v_row_bytes, &s.v_small);
+    floats(rows * plan.o_stride, &s.o_small);
+    floats(k.keeps_low ? rows * plan.o_stride : 0, &s.o_small_low);
+  }
   floats(std::max(k.panel_keys, k.block_rows) * plan.q_stride, &s.stage);
   // A block's rotated queries lie in the scores' place before they are packed.
   floats(std::max<std::int64_t>(k.score_floats, p.rotary_dim > 0 ? k.block_rows * p.head_dim_qk : 0), &s.s);

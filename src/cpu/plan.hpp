@@ -44,6 +44,9 @@ struct ScratchLayout {
   std::size_t q_row = 0;
   std::size_t k = 0;
   std::size_t v = 0;
+  std::size_t v_small = 0;  // where there is KernelTable::split_v, as the next two
+  std::size_t o_small = 0;
+  std::size_t o_small_low = 0;
   std::size_t stage = 0;
   std::size_t s = 0;
   std::size_t k_rows = 0;  // pointers

@@ -250,6 +250,9 @@ void TaskRunner::run_block(const Block& b, std::int64_t base) {
   alignas(64) float rescale[kMaxBlockRows] = {};
   softmax(b, from, to, rescale);
   accumulate(b, base, rescale, begin, end);
+  if (sums_small_) {
+    accumulate_small(b, rescale, begin, end);
+  }
   if (poisoned_) {
     add_poison(b, base, begin, end);
   }
@@ -272,11 +275,19 @@ void TaskRunner::pack_tile(int begin, int end) {
   if (!exact) {
     flag_keys(from, to);
   }
-  const bool fit =
-      kernels_.pack_v(v_rows_, from, to, dim_v, problem_.dtype, static_cast<int>(plan_.tile_keys), v_);
+  const auto stride = static_cast<int>(plan_.tile_keys);
+  UnfitV unfit;
+  if (!kernels_.pack_v(v_rows_, from, to, dim_v, problem_.dtype, stride, v_)) {
+    unfit = kernels_.split_v == nullptr ? UnfitV{false, true}
+                                        : kernels_.split_v(v_rows_, from, to, dim_v, stride, v_, v_small_);
+  }
+  small_ = unfit.small;
+  if (small_ && !sums_small_) {
+    begin_small();
+  }
   // Also where every row of the task sees the keys and nothing finite is at risk: whether they all do depends
   // on how rows are cut into tasks, and an Inf that comes after a finite sum that overflowed makes NaN.
-  poisoned_ = !fit;
+  poisoned_ = unfit.poison;
   if (poisoned_) {
     replace_poison(from, to);
   }
@@ -303,6 +314,9 @@ void TaskRunner::finish() {
     rows_[row].max = row_max_[row];
     rows_[row].sum = row_sum_[row];
     rows_[row].sum_low = row_sum_low_[row];
+    if (sums_small_) {
+      add_small(row);
+    }
     const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(row) * plan_.o_stride;
     const float* low = kernels_.keeps_low ? o_low_ + at : kZeroRow;
     if (task_.partials != nullptr) {

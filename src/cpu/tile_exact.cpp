@@ -1,9 +1,11 @@
 // See tile_runner.hpp. Elements that the packed products must not meet, or would take for something else;
-// rare, so plain code, element by element, for the rows and keys concerned alone: no bit of any other row
-// changes.
+// rare, so plain code, for the rows and keys concerned alone: no bit of any other row changes. Small values
+// go through the products in a tile of their own, all else element by element.
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 
 #include "core/numeric.hpp"
 #include "cpu/tile_runner.hpp"
@@ -94,6 +96,59 @@ void TaskRunner::rescore(const Block& b, int begin, int end) {
   }
 }
 
+// Small values have a tile of their own (split_v), and each row sums of their own for them: o_small_, in
+// units of 1 / kSmallScale. A row that sees none gets products with 0 alone, +0 in all, which add_small
+// leaves out: so no bit of it depends on whether its neighbours see some, or on when the task met the first.
+void TaskRunner::begin_small() {
+  sums_small_ = true;
+  const Block last = block(num_blocks_ - 1);
+  const std::size_t bytes =
+      static_cast<std::size_t>((last.first + last.padded) * plan_.o_stride) * sizeof(float);
+  std::memset(o_small_, 0, bytes);
+  if (kernels_.keeps_low) {
+    std::memset(o_small_low_, 0, bytes);
+  }
+}
+
+void TaskRunner::accumulate_small(const Block& b, const float* rescale, int begin, int end) {
+  const auto stride = static_cast<int>(plan_.o_stride);
+  const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(b.first) * stride;
+  if (small_) {
+    kernels_.accumulate(
+        {s_, b.padded, panel_floor(begin), end, rescale, o_small_ + at, o_small_low_ + at, stride}, v_small_,
+        static_cast<int>(plan_.tile_keys), static_cast<int>(problem_.head_dim_v));
+    return;
+  }
+  const auto scale = [&](float* sums) {
+    for (int row = 0; row < b.count; ++row) {
+      float* of_row = sums + at + static_cast<std::ptrdiff_t>(row) * stride;
+      std::transform(of_row, of_row + stride, of_row, [by = rescale[row]](float x) { return x * by; });
+    }
+  };
+  scale(o_small_);
+  if (kernels_.keeps_low) {
+    scale(o_small_low_);
+  }
+}
+
+// The sums of small values into O. By doubles, in which nothing of this is subnormal: an operation on floats
+// that are takes some 100 cycles, a conversion does not.
+void TaskRunner::add_small(int row) {
+  const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(row) * plan_.o_stride;
+  for (std::ptrdiff_t c = at; c < at + problem_.head_dim_v; ++c) {
+    double sum = o_small_[c];
+    sum += kernels_.keeps_low ? o_small_low_[c] : 0.0;
+    if (sum != 0 && std::isfinite(o_[c])) {
+      sum = sum * (1.0 / kSmallScale) + o_[c];
+      sum += kernels_.keeps_low ? o_low_[c] : 0.0;
+      o_[c] = static_cast<float>(sum);
+      if (kernels_.keeps_low) {
+        o_low_[c] = static_cast<float>(sum - o_[c]);
+      }
+    }
+  }
+}
+
 // Rule 6 for packed V: 0 · NaN is NaN, so a row that does not see a key must not meet what is not finite in
 // it. Zeros stand in for such elements; rows that do see the key get them afterwards (add_poison). So no bit
 // of the other rows depends on what stands in a key that they do not see.
@@ -101,7 +156,7 @@ void TaskRunner::replace_poison(int begin, int end) {
   for (int key = begin; key < end; ++key) {
     poison_[key] = false;
     for (int c = 0; c < problem_.head_dim_v; ++c) {
-      if (!fits(kernels_.fit_v, core::load_element(v_rows_[key], problem_.dtype, c))) {
+      if (!(std::abs(core::load_element(v_rows_[key], problem_.dtype, c)) <= kernels_.most_v)) {
         kernels_.clear_v(v_, static_cast<int>(plan_.tile_keys), static_cast<int>(problem_.head_dim_v), key,
                          c);
         poison_[key] = true;
@@ -118,10 +173,10 @@ void TaskRunner::add_poison(const Block& b, std::int64_t base, int begin, int en
     }
     // Read once for all rows, and added without a branch: V may be full of NaN.
     float values[kMaxHeadDimCpu];
-    std::uint32_t mask[kMaxHeadDimCpu];  // all ones where the value is unfit
+    std::uint32_t mask[kMaxHeadDimCpu];  // all ones where the value is poison
     for (int c = 0; c < dim; ++c) {
       values[c] = core::load_element(v_rows_[key], problem_.dtype, c);
-      mask[c] = fits(kernels_.fit_v, values[c]) ? 0 : UINT32_MAX;
+      mask[c] = std::abs(values[c]) <= kernels_.most_v ? 0 : UINT32_MAX;
     }
     for (int row = 0; row < b.count; ++row) {
       if (key < tile_begin(b.first + row, base) || key >= tile_end(b.first + row, base)) {

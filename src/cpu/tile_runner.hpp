@@ -26,10 +26,13 @@ class TaskRunner {
         q_row_(part<float>(scratch, plan_.scratch.q_row)),
         k_(part<float>(scratch, plan_.scratch.k)),
         v_(part<float>(scratch, plan_.scratch.v)),
+        v_small_(part<float>(scratch, plan_.scratch.v_small)),
         stage_(part<float>(scratch, plan_.scratch.stage)),
         s_(part<float>(scratch, plan_.scratch.s)),
         o_(part<float>(scratch, plan_.scratch.o + head_offset(slot))),
         o_low_(part<float>(scratch, plan_.scratch.o_low + head_offset(slot))),
+        o_small_(part<float>(scratch, plan_.scratch.o_small)),
+        o_small_low_(part<float>(scratch, plan_.scratch.o_small_low)),
         rows_(part<RowState>(scratch, plan_.scratch.rows + head_offset(slot))),
         row_max_(part<float>(scratch, plan_.scratch.row_max + head_offset(slot))),
         row_sum_(part<float>(scratch, plan_.scratch.row_sum + head_offset(slot))),
@@ -93,6 +96,9 @@ class TaskRunner {
   void flag_queries(const Block& block);
   void flag_keys(int begin, int end);
   void rescore(const Block& block, int begin, int end);
+  void begin_small();
+  void accumulate_small(const Block& block, const float* rescale, int begin, int end);
+  void add_small(int row);
   void replace_poison(int begin, int end);
   void add_poison(const Block& block, std::int64_t base, int begin, int end);
 
@@ -115,9 +121,11 @@ class TaskRunner {
   const int num_rows_;
   int block_rows_ = 0;
   int num_blocks_ = 0;
-  float factor_ = 0;       // of q·k: into the log2 domain, or into the natural one where a softcap follows
-  float deferred_ = 1;     // the part of factor_ that the softmax applies
-  bool poisoned_ = false;  // the V tile holds elements that the products must not meet
+  float factor_ = 0;         // of q·k: into the log2 domain, or into the natural one where a softcap follows
+  float deferred_ = 1;       // the part of factor_ that the softmax applies
+  bool small_ = false;       // the V tile holds values too small for the products, which are in v_small_
+  bool sums_small_ = false;  // … or one before did: o_small_ has their sums
+  bool poisoned_ = false;    // the V tile holds elements that the products must not meet
   bool poison_[kMaxTileKeys] = {};  // … which keys
   bool inexact_queries_ = false;    // some query row holds elements that do not fit the products
   bool inexact_keys_ = false;       // … some key of the tile
@@ -127,10 +135,13 @@ class TaskRunner {
   float* q_row_;
   float* k_;
   float* v_;
+  float* v_small_;
   float* stage_;
   float* s_;
   float* o_;
   float* o_low_;
+  float* o_small_;  // times kSmallScale
+  float* o_small_low_;
   RowState* rows_;
   float* row_max_;  // as RowState's, while the tiles are gone through
   float* row_sum_;

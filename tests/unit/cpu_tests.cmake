@@ -1,7 +1,7 @@
 # The CPU backend's own tests: kernels of every level against plain code, threads, plans, and whole problems.
 attn_unit_test(unit_cpu
-  SOURCES cpu_amx_parts_test.cpp cpu_amx_test.cpp cpu_attention_test.cpp cpu_convert_test.cpp cpu_kernels_test.cpp cpu_levels_test.cpp
-          cpu_partition_test.cpp cpu_plan_test.cpp cpu_special_values_test.cpp cpu_threads_test.cpp
+  SOURCES cpu_amx_parts_test.cpp cpu_amx_small_values_test.cpp cpu_amx_test.cpp cpu_attention_test.cpp
+          cpu_convert_test.cpp cpu_kernels_test.cpp cpu_levels_test.cpp cpu_partition_test.cpp cpu_plan_test.cpp cpu_special_values_test.cpp cpu_threads_test.cpp
   LIBRARIES attn_reference)
 
 attn_unit_test(unit_cpu_helpers SOURCES cpu_helpers_test.cpp)

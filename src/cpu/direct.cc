@@ -76,6 +76,9 @@ struct DirectQuery {
   V tail[kRows];  // the last dim % kLanes channels, in the last lanes (only where dim > kLanes)
 };
 
+// Steps of one chain of additions; longer rows are summed up from several (gemm.cc says why).
+constexpr size_t kChainSteps = 16;
+
 // acc[key][row] of kKeys keys: lane-wise products, not yet summed over the lanes.
 template <class T, int kRows, int kKeys>
 HWY_INLINE void DotKeys(const DirectQuery<kRows>& query, const T* const* k, V* HWY_RESTRICT acc) {
@@ -90,7 +93,21 @@ HWY_INLINE void DotKeys(const DirectQuery<kRows>& query, const T* const* k, V* H
     }
   }
   size_t i = 0;
+  size_t chain_end = kChainSteps * kLanes;
+  bool chained = false;
   for (; i + kLanes <= dim; i += kLanes) {
+    if (HWY_UNLIKELY(i == chain_end)) {
+#pragma GCC unroll 4
+      for (int key = 0; key < kKeys; ++key) {
+#pragma GCC unroll 4
+        for (int r = 0; r < kRows; ++r) {
+          acc[key * kRows + r] = chained ? hn::Add(acc[key * kRows + r], c[key][r]) : c[key][r];
+          c[key][r] = hn::Zero(d);
+        }
+      }
+      chained = true;
+      chain_end += kChainSteps * kLanes;
+    }
     V q[kRows];
 #pragma GCC unroll 4
     for (int r = 0; r < kRows; ++r) {
@@ -123,7 +140,7 @@ HWY_INLINE void DotKeys(const DirectQuery<kRows>& query, const T* const* k, V* H
   for (int key = 0; key < kKeys; ++key) {
 #pragma GCC unroll 4
     for (int r = 0; r < kRows; ++r) {
-      acc[key * kRows + r] = c[key][r];
+      acc[key * kRows + r] = chained ? hn::Add(acc[key * kRows + r], c[key][r]) : c[key][r];
     }
   }
 }

@@ -36,8 +36,16 @@ constexpr int kBlockRows = 4;  // 16 registers, and one more for the product whe
 #endif
 static_assert(kBlockRows <= kMaxBlockRows);
 
-// Channels of one chain of additions of Q·K; longer rows are summed up from several (see kKeyChain).
-constexpr size_t kChannelChain = 32;
+// Q·K is summed up from chains of so many channels (see kKeyChain), which a sum adds up one after another;
+// rows beyond kLongRow from shorter chains in several sums, added up last. All additions of like terms may
+// round in one direction: by n/2 · 2⁻²⁴ in a chain of n, and as much in a sum of n chains (of the bound at 128
+// channels 0.9, at 256 1.05, at 512 1.44; in chains of 16 and four sums 0.8 there). Without FMAs the products
+// are rounded too.
+constexpr size_t kLongRow = 128;
+constexpr size_t kLongRowSums = 4;
+constexpr size_t ChannelChain(size_t sums) {
+  return sums == 1 && HWY_NATIVE_FMA ? 32 : 16;
+}
 
 // What is stored stays where it is. Without it GCC carries a block's partial sums from one chain to the next
 // in registers that it does not have: 56 moves to and from the stack a chain, 15 % of the kernel.
@@ -56,20 +64,38 @@ HWY_INLINE void PrefetchPanel(const float* panel) {
   }
 }
 
-template <int kRows>
+template <int kRows, size_t kSums>
 HWY_NOINLINE void ScoresBlock(const float* HWY_RESTRICT q, size_t dim, const float* HWY_RESTRICT panels,
                               size_t panel_begin, size_t panel_end, float factor, float* HWY_RESTRICT s) {
   const D d;
   const V by = hn::Set(d, factor);
+  // The sums so far: one has its place in S.
+  constexpr size_t kStride = kSums == 1 ? kScoreStride : kPanelKeys;
+  HWY_ALIGN float several[kSums == 1 ? 1 : kSums * kRows * kPanelKeys];
   for (size_t panel = panel_begin; panel < panel_end; ++panel) {
     const float* HWY_RESTRICT k = panels + panel * dim * kPanelKeys;
     float* HWY_RESTRICT out = s + panel * kPanelKeys;
     const float* HWY_RESTRICT a = q;
-    for (size_t begin = 0; begin < dim; begin += kChannelChain) {
-      const size_t end = HWY_MIN(begin + kChannelChain, dim);
+    size_t chain = 0;
+    for (size_t begin = 0; begin < dim; begin += ChannelChain(kSums), ++chain) {
+      const size_t end = HWY_MIN(begin + ChannelChain(kSums), dim);
       KeepInMemory();
       V c0[kRows];
       V c1[kRows];
+      const auto add = [&](const float* HWY_RESTRICT sum) HWY_ATTR {
+#pragma GCC unroll 16
+        for (int r = 0; r < kRows; ++r) {
+          c0[r] = hn::Add(c0[r], hn::Load(d, sum + r * kStride));
+          c1[r] = hn::Add(c1[r], hn::Load(d, sum + r * kStride + kLanes));
+        }
+      };
+      const auto store = [&](float* HWY_RESTRICT sum, size_t stride) HWY_ATTR {
+#pragma GCC unroll 16
+        for (size_t r = 0; r < kRows; ++r) {
+          hn::Store(c0[r], d, sum + r * stride);
+          hn::Store(c1[r], d, sum + r * stride + kLanes);
+        }
+      };
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) {
         c0[r] = hn::Zero(d);
@@ -89,25 +115,26 @@ HWY_NOINLINE void ScoresBlock(const float* HWY_RESTRICT q, size_t dim, const flo
         k += kPanelKeys;
         a += kRows;
       }
-      if (begin > 0) {
-#pragma GCC unroll 16
-        for (int r = 0; r < kRows; ++r) {
-          c0[r] = hn::Add(c0[r], hn::Load(d, out + r * kScoreStride));
-          c1[r] = hn::Add(c1[r], hn::Load(d, out + r * kScoreStride + kLanes));
-        }
+      const size_t which = chain % kSums;
+      float* HWY_RESTRICT own = kSums == 1 ? out : several + which * (kRows * kPanelKeys);
+      if (chain >= kSums) {
+        add(own);
       }
-      if (end == dim) {
-#pragma GCC unroll 16
-        for (int r = 0; r < kRows; ++r) {
-          c0[r] = hn::Mul(c0[r], by);
-          c1[r] = hn::Mul(c1[r], by);
+      if (end < dim) {
+        store(own, kStride);
+        continue;
+      }
+      for (size_t other = 0; other < HWY_MIN(chain + 1, kSums); ++other) {
+        if (other != which) {
+          add(several + other * (kRows * kPanelKeys));
         }
       }
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) {
-        hn::Store(c0[r], d, out + r * kScoreStride);
-        hn::Store(c1[r], d, out + r * kScoreStride + kLanes);
+        c0[r] = hn::Mul(c0[r], by);
+        c1[r] = hn::Mul(c1[r], by);
       }
+      store(out, kScoreStride);
     }
   }
 }
@@ -226,7 +253,8 @@ void ScoresFor(int rows, const float* q, size_t dim, const float* panels, size_t
       return;
     }
   }
-  ScoresBlock<kRows>(q, dim, panels, panel_begin, panel_end, factor, s);
+  const auto block = dim <= kLongRow ? &ScoresBlock<kRows, 1> : &ScoresBlock<kRows, kLongRowSums>;
+  block(q, dim, panels, panel_begin, panel_end, factor, s);
 }
 
 template <int kRows>

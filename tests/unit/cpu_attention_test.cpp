@@ -234,6 +234,39 @@ TEST_P(CpuAttention, LongSumsOfLikeTermsDoNotDrift) {
   }
 }
 
+// Dot products of like terms, all of whose additions round in one direction, against such that do not: two
+// kinds of keys of the same logit, tiles and a few rows, all types.
+TEST_P(CpuAttention, LikeTermsOfManyChannelsKeepTheBound) {
+  for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
+    for (const std::int64_t seqlen_q : {3, 40}) {
+      for (const std::int64_t dim : {128, 192, 320, 512}) {
+        for (const float scale : {200.0F, 4000.0F}) {
+          Problem p = causal_problem(seqlen_q, 60);
+          p.dtype = dtype;
+          p.head_dim_qk = dim;
+          p.causal = false;
+          p.softmax_scale = scale / static_cast<float>(dim);
+          DenseCase c(p);
+          const auto fill = [&](std::vector<unsigned char>* x, std::int64_t columns, const auto& value) {
+            for (std::int64_t i = 0; i < static_cast<std::int64_t>(x->size() / size_of(dtype)); ++i) {
+              core::store_element(x->data(), dtype, i, value(i / columns, i % columns));
+            }
+          };
+          fill(&c.q, dim, [](std::int64_t, std::int64_t) { return 0x1.09c5b4p+0F; });
+          fill(&c.k, dim, [&](std::int64_t key, std::int64_t d) {
+            const float by = key % 2 == 0 ? 0.0F : d < dim / 2 ? 0x1.930be2p-3F : -0x1.930be2p-3F;
+            return 0x1.66caccp+0F * (1 + by);
+          });
+          fill(&c.v, p.head_dim_v,
+               [](std::int64_t key, std::int64_t) { return key % 2 == 0 ? 1.0F : -1.0F; });
+          ASSERT_TRUE(c.run(options()).ok());
+          expect_close(c);
+        }
+      }
+    }
+  }
+}
+
 // With biases of many hundreds the rounding of slope · distance must not reach the probabilities.
 TEST_P(CpuAttention, LargeAlibiBiasesKeepTheirPrecision) {
   for (const float slope : {0.7F, -0.7F}) {

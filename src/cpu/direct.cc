@@ -76,8 +76,10 @@ struct DirectQuery {
   V tail[kRows];  // the last dim % kLanes channels, in the last lanes (only where dim > kLanes)
 };
 
-// Steps of one chain of additions; longer rows are summed up from several (gemm.cc says why).
+// Steps of one chain of additions; longer rows are summed up from several, and kSums of those side by side
+// where vectors are so short that chains are many (gemm.cc says why).
 constexpr size_t kChainSteps = 16;
+constexpr size_t kSums = kLanes < 4 ? 4 : 1;
 
 // acc[key][row] of kKeys keys: lane-wise products, not yet summed over the lanes.
 template <class T, int kRows, int kKeys>
@@ -94,18 +96,20 @@ HWY_INLINE void DotKeys(const DirectQuery<kRows>& query, const T* const* k, V* H
   }
   size_t i = 0;
   size_t chain_end = kChainSteps * kLanes;
-  bool chained = false;
+  V sums[kSums][kKeys * kRows];
+  size_t chains = 0;
   for (; i + kLanes <= dim; i += kLanes) {
     if (HWY_UNLIKELY(i == chain_end)) {
 #pragma GCC unroll 4
       for (int key = 0; key < kKeys; ++key) {
 #pragma GCC unroll 4
         for (int r = 0; r < kRows; ++r) {
-          acc[key * kRows + r] = chained ? hn::Add(acc[key * kRows + r], c[key][r]) : c[key][r];
+          V& sum = sums[chains % kSums][key * kRows + r];
+          sum = chains >= kSums ? hn::Add(sum, c[key][r]) : c[key][r];
           c[key][r] = hn::Zero(d);
         }
       }
-      chained = true;
+      ++chains;
       chain_end += kChainSteps * kLanes;
     }
     V q[kRows];
@@ -140,7 +144,11 @@ HWY_INLINE void DotKeys(const DirectQuery<kRows>& query, const T* const* k, V* H
   for (int key = 0; key < kKeys; ++key) {
 #pragma GCC unroll 4
     for (int r = 0; r < kRows; ++r) {
-      acc[key * kRows + r] = chained ? hn::Add(acc[key * kRows + r], c[key][r]) : c[key][r];
+      V sum = c[key][r];
+      for (size_t n = 0; n < HWY_MIN(chains, kSums); ++n) {
+        sum = hn::Add(sum, sums[n][key * kRows + r]);
+      }
+      acc[key * kRows + r] = sum;
     }
   }
 }

@@ -37,15 +37,12 @@ constexpr int kBlockRows = 4;  // 16 registers, and one more for the product whe
 static_assert(kBlockRows <= kMaxBlockRows);
 
 // Q·K is summed up from chains of so many channels (see kKeyChain), which a sum adds up one after another;
-// rows beyond kLongRow from shorter chains in several sums, added up last. All additions of like terms may
-// round in one direction: by n/2 · 2⁻²⁴ in a chain of n, and as much in a sum of n chains (of the bound at 128
-// channels 0.9, at 256 1.05, at 512 1.44; in chains of 16 and four sums 0.8 there). Without FMAs the products
-// are rounded too.
-constexpr size_t kLongRow = 128;
+// rows beyond kLongRow in several sums, added up last. All additions of like terms may round in one direction:
+// by n/2 · 2⁻²⁴ in a chain of n, and as much in a sum of n chains. Chains of 32 reach 1.3 of the bound at any
+// head dim, on keys that drift apart (docs/performance.md).
+constexpr size_t kChannelChain = 16;
+constexpr size_t kLongRow = 64;
 constexpr size_t kLongRowSums = 4;
-constexpr size_t ChannelChain(size_t sums) {
-  return sums == 1 && HWY_NATIVE_FMA ? 32 : 16;
-}
 
 // What is stored stays where it is. Without it GCC carries a block's partial sums from one chain to the next
 // in registers that it does not have: 56 moves to and from the stack a chain, 15 % of the kernel.
@@ -77,8 +74,8 @@ HWY_NOINLINE void ScoresBlock(const float* HWY_RESTRICT q, size_t dim, const flo
     float* HWY_RESTRICT out = s + panel * kPanelKeys;
     const float* HWY_RESTRICT a = q;
     size_t chain = 0;
-    for (size_t begin = 0; begin < dim; begin += ChannelChain(kSums), ++chain) {
-      const size_t end = HWY_MIN(begin + ChannelChain(kSums), dim);
+    for (size_t begin = 0; begin < dim; begin += kChannelChain, ++chain) {
+      const size_t end = HWY_MIN(begin + kChannelChain, dim);
       KeepInMemory();
       V c0[kRows];
       V c1[kRows];

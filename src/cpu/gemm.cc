@@ -66,7 +66,7 @@ HWY_NOINLINE void ScoresBlock(const float* HWY_RESTRICT q, size_t dim, const flo
                               size_t panel_begin, size_t panel_end, float factor, float* HWY_RESTRICT s) {
   const D d;
   const V by = hn::Set(d, factor);
-  // The sums so far: one has its place in S.
+  // The sums so far. One has its place in S: in memory of its own as well, d 64 takes 1.6 % longer on avx3.
   constexpr size_t kStride = kSums == 1 ? kScoreStride : kPanelKeys;
   HWY_ALIGN float several[kSums == 1 ? 1 : kSums * kRows * kPanelKeys];
   for (size_t panel = panel_begin; panel < panel_end; ++panel) {

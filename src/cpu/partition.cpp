@@ -50,8 +50,8 @@ constexpr Rates kDirectRates{.gflops = 80, .pack_ns = 0, .query_ns = 0.36};  // 
 constexpr double kHelpUs = 2.7;
 constexpr double kHelperUs = 0.3;
 
-double help_us(int threads) {
-  return threads > 1 ? kHelpUs + kHelperUs * (threads - 1) : 0;
+double help_us(int threads) {  // two at least
+  return kHelpUs + kHelperUs * (threads - 1);
 }
 
 // What is lost at the end, in tasks: threads begin at any time of each other's tasks, and on shared machines

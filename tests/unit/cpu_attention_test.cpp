@@ -22,10 +22,6 @@ class CpuAttention : public testing::TestWithParam<std::string> {
   [[nodiscard]] PlanOptions options(int threads = 1) const { return cpu_options(GetParam(), threads); }
 };
 
-double unit(DType dtype) {
-  return dtype == DType::kFloat32 ? 0x1p-22 : dtype == DType::kFloat16 ? 0x1p-12 : 0x1p-9;
-}
-
 // Rule 13 on every row of a dense case.
 void expect_close(const DenseCase& c) {
   std::vector<double> o(static_cast<std::size_t>(c.p.head_dim_v));
@@ -97,21 +93,6 @@ TEST_P(CpuAttention, SeededProblemsAgreeWithTheReference) {
       return;
     }
   }
-}
-
-Problem causal_problem(std::int64_t seqlen_q, std::int64_t seqlen_kv) {
-  Problem p;
-  p.dtype = DType::kFloat32;
-  p.heads_q = 2;
-  p.heads_kv = 1;
-  p.seqlen_q = seqlen_q;
-  p.seqlen_kv = seqlen_kv;
-  p.head_dim_qk = 24;
-  p.head_dim_v = 20;
-  p.causal = true;
-  p.alignment = Alignment::kBottomRight;
-  p.want_lse = true;
-  return p;
 }
 
 // Rule 6, to the bit and on both paths: what stands in keys that a row does not see changes nothing in it,

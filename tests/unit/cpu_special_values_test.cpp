@@ -23,21 +23,6 @@ class CpuSpecialValues : public testing::TestWithParam<std::string> {
   [[nodiscard]] PlanOptions options(int threads = 1) const { return cpu_options(GetParam(), threads); }
 };
 
-Problem causal_problem(std::int64_t seqlen_q, std::int64_t seqlen_kv) {
-  Problem p;
-  p.dtype = DType::kFloat32;
-  p.heads_q = 2;
-  p.heads_kv = 1;
-  p.seqlen_q = seqlen_q;
-  p.seqlen_kv = seqlen_kv;
-  p.head_dim_qk = 24;
-  p.head_dim_v = 20;
-  p.causal = true;
-  p.alignment = Alignment::kBottomRight;
-  p.want_lse = true;
-  return p;
-}
-
 // Logits whose rounding is worth thousands of nats (133120² · √64 = 1.4e11, as in PyTorch issue 121558), for
 // one row and for blocks of them: equal ones share the weight equally, whatever their neighbours hold.
 TEST_P(CpuSpecialValues, EnormousLogits) {

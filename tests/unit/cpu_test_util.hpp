@@ -89,6 +89,27 @@ class DenseCase {
   std::mt19937 random_;
 };
 
+// One sequence, two query heads of a key/value head, causal, LSE too.
+inline Problem causal_problem(std::int64_t seqlen_q, std::int64_t seqlen_kv) {
+  Problem p;
+  p.dtype = DType::kFloat32;
+  p.heads_q = 2;
+  p.heads_kv = 1;
+  p.seqlen_q = seqlen_q;
+  p.seqlen_kv = seqlen_kv;
+  p.head_dim_qk = 24;
+  p.head_dim_v = 20;
+  p.causal = true;
+  p.alignment = Alignment::kBottomRight;
+  p.want_lse = true;
+  return p;
+}
+
+// u of rule 13.
+inline double unit(DType dtype) {
+  return dtype == DType::kFloat32 ? 0x1p-22 : dtype == DType::kFloat16 ? 0x1p-12 : 0x1p-9;
+}
+
 inline PlanOptions cpu_options(const std::string& level = "", int threads = 0) {
   PlanOptions options;
   options.backend = Backend::kCpu;
